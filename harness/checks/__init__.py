@@ -1,0 +1,1 @@
+"""One file per check. The dict is the whole plug-in system."""

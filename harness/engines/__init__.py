@@ -1,0 +1,1 @@
+"""One file per inference server. The dict is the whole plug-in system."""

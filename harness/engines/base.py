@@ -1,0 +1,176 @@
+"""What an engine adapter is: the types that cross its border, and the protocol it fulfils.
+
+An adapter knows one inference server: its command line, its ports, its log, its HTTP API. It decides no
+verdict, starts no process and leases nothing.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from harness.engines.client import Client
+from harness.scenario.model import FlagValue, Scalar
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launch:
+    """Everything an adapter may use to build one server's command.
+
+    `ports` maps each name of `Engine.ports` to a leased port. `cpus` are core numbers the server is bound
+    to. `gpus` are indices or UUIDs. `folder` is the lane's evidence directory.
+    """
+
+    lane: str
+    role: str
+    model_path: str
+    served_name: str
+    flags: Mapping[str, FlagValue]
+    env: Mapping[str, str]
+    ports: Mapping[str, int]
+    folder: Path
+    host: str = "127.0.0.1"
+    python: str | None = None
+    binary: str | None = None
+    cpus: tuple[int, ...] = ()
+    gpus: tuple[str, ...] = ()
+    peers: Mapping[str, str] = field(default_factory=dict)  # role -> base URL, for P/D
+
+    @property
+    def base_url(self) -> str:
+        return f"http://{self.host}:{self.ports['http']}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GenerateRequest:
+    """One generation, the same for every engine. Greedy unless `temperature` says otherwise."""
+
+    prompt: str | tuple[int, ...]
+    max_tokens: int
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    temperature: float = 0.0
+    stop: tuple[str, ...] = ()
+    logprobs: bool = False
+    request_id: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CachedTokens:
+    """Prompt tokens taken from a cache, by tier; None where the engine does not say."""
+
+    total: int | None = None
+    device: int | None = None
+    host: int | None = None
+    storage: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AcceptCounters:
+    """Speculative decoding of one request: tokens proposed and accepted, None where the engine is silent."""
+
+    proposed: int | None = None
+    accepted: int | None = None
+    steps: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Generation:
+    """What one generation returned. `ids` is empty where the engine cannot give token ids.
+
+    `finish_reason` is one of `stop`, `length`, `abort`, `error`. Times are in seconds.
+    """
+
+    text: str
+    ids: tuple[int, ...]
+    finish_reason: str
+    prompt_tokens: int
+    completion_tokens: int
+    cached: CachedTokens
+    accept: AcceptCounters | None
+    latency_s: float
+    logprobs: tuple[float, ...] = ()
+    raw: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServedModel:
+    """What the running server says that it serves."""
+
+    name: str
+    max_length: int | None
+    path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogRule:
+    """A line that means something: `label` is a phase name or, for a fatal rule, the cause in words."""
+
+    label: str
+    pattern: re.Pattern[str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogGrammar:
+    """How to read one engine's log. Patterns are searched in lines stripped of ANSI colour and CR.
+
+    `fatal` rules stand from the most to the least telling cause. `benign` matches a line (or the last line
+    of a traceback) that looks fatal and is not. `timestamp` has a group `ts`; None where lines carry none.
+    `detect` tells this engine's log from another's.
+    """
+
+    ready: re.Pattern[str]
+    phases: tuple[LogRule, ...]
+    progress: re.Pattern[str]
+    fatal: tuple[LogRule, ...]
+    benign: tuple[LogRule, ...]
+    detect: re.Pattern[str]
+    timestamp: re.Pattern[str] | None = None
+
+
+class Engine(Protocol):
+    """One inference server. Adding an engine is one file and one line in `ENGINES`."""
+
+    name: str
+    roles: tuple[str, ...]
+    grammar: LogGrammar
+
+    def ports(self, role: str, flags: Mapping[str, FlagValue]) -> tuple[str, ...]:
+        """Names of every port the server takes, hidden ones too; the first is always `http`."""
+        ...
+
+    def argv(self, launch: Launch) -> list[str]:
+        """The command, flags exactly as given plus those the harness owns (model, host, ports, name)."""
+        ...
+
+    def environment(self, launch: Launch) -> dict[str, str]:
+        """What is added to the inherited environment, the lane's own `env` included."""
+        ...
+
+    def problems(self, launch: Launch) -> list[str]:
+        """What is wrong with the command, found without starting it: unknown or abbreviated flags (with the
+        nearest valid name), bad choices, flags the harness owns, a missing interpreter or model."""
+        ...
+
+    def version(self, launch: Launch) -> str:
+        """Version of the installed engine, or `unknown`. Read from its files; starts no server."""
+        ...
+
+    def served_model(self, client: Client) -> ServedModel:
+        """Who answers on the port. Raises TargetError while the server is not up."""
+        ...
+
+    def effective_config(self, client: Client, log: Path) -> dict[str, Scalar | None]:
+        """The configuration the running server resolved, flat, with stable names. Always has `kv_dtype` and
+        `max_length` when the server tells them. Values that depend on the run (ports, pids, uptime, free
+        memory) are left out: the result is compared between lanes."""
+        ...
+
+    def generate(self, client: Client, request: GenerateRequest) -> Generation:
+        """One generation through the engine's richest endpoint. Raises TargetError on any refusal."""
+        ...
+
+    def counters(self, client: Client) -> dict[str, float]:
+        """Monotonic counters that prove features (hits, evictions, retractions, transfers), by name."""
+        ...
