@@ -58,7 +58,9 @@ class Client:
         try:
             return response.json()
         except ValueError as error:
-            what = f"{method} {self.base_url}{path} answered {response.status_code} with text that is not JSON"
+            what = (
+                f"{method} {self.base_url}{path} answered {response.status_code} with text that is not JSON"
+            )
             raise RequestFailed(what, status=response.status_code, body=response.text[:2000]) from error
 
     def _send(
