@@ -45,6 +45,7 @@ class Code(StrEnum):
     TRUNCATED = "TRUNCATED"
     NO_FINAL_ANSWER = "NO_FINAL_ANSWER"
     DEGENERATE = "DEGENERATE"
+    STOP_RATE = "STOP_RATE"
     # a pair
     INPUT_MISMATCH = "INPUT_MISMATCH"
     TARGET_MISMATCH = "TARGET_MISMATCH"
@@ -94,6 +95,7 @@ EFFECT: dict[Code, Verdict | None] = {
     Code.TRUNCATED: None,
     Code.NO_FINAL_ANSWER: None,
     Code.DEGENERATE: None,
+    Code.STOP_RATE: Verdict.FAIL,
     Code.INPUT_MISMATCH: Verdict.INVALID,
     Code.TARGET_MISMATCH: Verdict.INVALID,
     Code.PARITY: Verdict.INVALID,

@@ -21,8 +21,9 @@ class CheckContext:
     """All that a check may touch while it collects.
 
     `folder` is the check's own directory inside the lane's. `run_command` starts a program as a process of
-    the run (owned, logged, stopped with it) and returns its exit code; it raises TargetError at once when a
-    server of the lane dies meanwhile. `progress(done, total)` feeds the live table.
+    the run (owned, logged to the given file, stopped with it), calls the given function a few times a
+    second, and returns the exit code; it raises TargetError at once when a server of the lane dies
+    meanwhile. `progress(done, total)` feeds the live table.
     """
 
     engine: Engine
@@ -32,7 +33,7 @@ class CheckContext:
     folder: Path
     server_log: Path
     request_timeout_s: float
-    run_command: Callable[[Sequence[str], Mapping[str, str], Path], int]
+    run_command: Callable[[Sequence[str], Mapping[str, str], Path, Callable[[], None]], int]
     assert_alive: Callable[[], None]
     progress: Callable[[int, int], None]
 

@@ -85,6 +85,7 @@ class LaneRecord(Recorded):
     servers: list[ServerRecord] = Field(default_factory=list)
     checks: dict[str, CheckResult] = Field(default_factory=dict)
     check_params: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    collect_findings: dict[str, list[Finding]] = Field(default_factory=dict)  # by check, while collecting
     phases: dict[str, float] = Field(default_factory=dict)
 
 

@@ -1,0 +1,179 @@
+"""GSM8K through the lab's own lm-eval command, behind the recording proxy.
+
+Collected into the check's folder: `dataset.json`, `evaluator.json`, `requests.jsonl`,
+`raw_responses.jsonl`, and lm-eval's own `lm_eval/` output; `eval.log` lies in the lane's folder.
+"""
+
+import json
+import time
+from pathlib import Path
+
+from pydantic import Field
+
+from harness.accuracy.audit import audit
+from harness.accuracy.pairing import pair_samples, write_disagreements
+from harness.accuracy.samples import load_samples
+from harness.checks import dataset, lm_eval
+from harness.checks.base import CheckContext
+from harness.errors import ConfigError, HarnessError, TargetError
+from harness.evidence.files import write_json
+from harness.evidence.record import CheckResult, PairResult
+from harness.evidence.recorder import Recorder
+from harness.findings import Code, Finding, verdict_of
+from harness.scenario.model import Frozen, Pair
+from harness.verdict import Verdict
+
+
+class Gsm8kParams(Frozen):
+    """Parameters of the `gsm8k` check; the defaults are the lab's command."""
+
+    dataset: str | None = Field(
+        None, description="folder with train.jsonl and test.jsonl, or a shipped set; default: the real GSM8K"
+    )
+    num_concurrent: int = Field(16, ge=1, description="HTTP requests in flight")
+    batch_size: int = Field(16, ge=1, description="prompts in one HTTP request")
+    max_gen_toks: int = Field(512, ge=1, description="output limit in tokens")
+    max_retries: int = Field(3, ge=1, description="attempts per request; a retry is found and makes INVALID")
+    eos_string: str | None = Field("<|endoftext|>", description="extra stop string")
+    timeout_s: float = Field(600, gt=0, description="of one request")
+    limit: int | None = Field(None, ge=1, description="only the first N documents: always INVALID")
+    min_natural_stop: float | None = Field(
+        None, ge=0, le=1, description="least share of answers that must stop by themselves"
+    )
+
+
+class Gsm8k:
+    """See the module's docstring."""
+
+    kind = "gsm8k"
+    params = Gsm8kParams
+
+    def problems(self, params: Gsm8kParams) -> list[str]:
+        found = []
+        try:
+            dataset.resolve(params.dataset)
+        except ConfigError as error:
+            found.append(f"{error.what}; {error.fix}")
+        if (reason := lm_eval.missing()) is not None:
+            found.append(reason)
+        return found
+
+    def command(self, params: Gsm8kParams, *, base_url: str, served_name: str, folder: Path) -> list[str]:
+        source = dataset.resolve(params.dataset)
+        return lm_eval.command(
+            base_url=base_url,
+            served_name=served_name,
+            output=folder / "lm_eval",
+            concurrency=params.num_concurrent,
+            batch_size=params.batch_size,
+            max_tokens=params.max_gen_toks,
+            retries=params.max_retries,
+            timeout_s=params.timeout_s,
+            eos=params.eos_string,
+            task_folder=folder / "task" if source.folder else None,
+            limit=params.limit,
+        )
+
+    def collect(self, params: Gsm8kParams, context: CheckContext) -> None:
+        source = dataset.resolve(params.dataset)
+        manifest = dataset.manifest(source)
+        write_json(context.folder / "dataset.json", manifest.model_dump())
+        if source.folder is not None:
+            lm_eval.write_task(source, context.folder / "task")
+        with Recorder(context.base_url, context.folder / "requests.jsonl") as recorder:
+            argv = self.command(
+                params,
+                base_url=recorder.base_url,
+                served_name=context.served_name,
+                folder=context.folder,
+            )
+            watch = _Watch(recorder, context, params.limit or manifest.docs, 1.5 * params.timeout_s)
+            log = context.folder.parent / "eval.log"
+            code = context.run_command(argv, lm_eval.ENVIRONMENT, log, watch)
+            watch()
+        write_json(context.folder / "evaluator.json", {"argv": argv, "exit_code": code})
+        if recorder.lost_evidence:
+            what = f"the recording proxy lost evidence: {recorder.lost_evidence}"
+            raise HarnessError(what, fix="free disk space and run again", code=Code.DISK_FULL)
+
+    def judge(self, params: Gsm8kParams, folder: Path) -> CheckResult:
+        try:
+            manifest = dataset.Manifest.model_validate_json((folder / "dataset.json").read_bytes())
+            evaluator = json.loads((folder / "evaluator.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            finding = Finding(
+                code=Code.EVIDENCE_MISSING,
+                message=f"the check's own evidence is missing or broken: {error}",
+                where=str(folder),
+            )
+            return CheckResult(verdict=verdict_of([finding], Verdict.REPORTED), findings=[finding])
+        result = audit(
+            load_samples(folder / "lm_eval"),
+            expected_docs=manifest.docs,
+            expected_questions=manifest.questions or None,
+            requests=folder / "requests.jsonl",
+        )
+        findings = _evaluator_findings(evaluator, folder) + result.findings
+        findings += _natural_stop_findings(params, result)
+        return result.model_copy(
+            update={"findings": findings, "verdict": verdict_of(findings, result.verdict)}
+        )
+
+    def pair(self, params: Gsm8kParams, pair: Pair, baseline: Path, candidate: Path, out: Path) -> PairResult:
+        result, disagreements = pair_samples(
+            load_samples(baseline / "lm_eval"), load_samples(candidate / "lm_eval"), pair.max_drop_pp
+        )
+        write_disagreements(out / "disagreements.jsonl", disagreements)
+        return result
+
+    def fingerprint(self, params: Gsm8kParams, folder: Path) -> dict[str, str]:
+        keys = {name: str(value) for name, value in params.model_dump().items() if name != "dataset"}
+        try:
+            manifest = dataset.Manifest.model_validate_json((folder / "dataset.json").read_bytes())
+            keys["dataset"] = manifest.name
+            keys |= {f"sha256.{name}": digest for name, digest in manifest.sha256.items()}
+        except (OSError, ValueError):
+            keys["dataset"] = "unknown"
+        return keys
+
+
+class _Watch:
+    """Called a few times a second while the evaluator runs: progress, and an end to silent stalls."""
+
+    def __init__(self, recorder: Recorder, context: CheckContext, total: int, patience_s: float) -> None:
+        self._recorder = recorder
+        self._context = context
+        self._total = total
+        self._patience_s = patience_s
+        self._last = (0, time.monotonic())
+
+    def __call__(self) -> None:
+        counts = self._recorder.counts
+        done = counts.finished + counts.failed
+        self._context.progress(done, self._total)
+        now = time.monotonic()
+        if done != self._last[0] or counts.seen == done:
+            self._last = (done, now)
+        elif now - self._last[1] > self._patience_s:
+            raise TargetError(
+                f"no request finished for {self._patience_s:.0f} s while {counts.seen - done} are waiting",
+                cause="the server's scheduler or engine loop hangs while its HTTP side is alive",
+                fix="look at the last lines of the server's log, and at the requests without an answer",
+                evidence=str(self._context.server_log),
+                code=Code.STALLED,
+            )
+
+
+def _evaluator_findings(evaluator: dict[str, object], folder: Path) -> list[Finding]:
+    if evaluator.get("exit_code") == 0:
+        return []
+    message = f"the evaluator ended with exit code {evaluator.get('exit_code')}"
+    return [Finding(code=Code.EVALUATOR_FAILED, message=message, where=str(folder.parent / "eval.log"))]
+
+
+def _natural_stop_findings(params: Gsm8kParams, result: CheckResult) -> list[Finding]:
+    rate = result.metrics.get("natural_stop_rate")
+    if params.min_natural_stop is None or (isinstance(rate, float) and rate >= params.min_natural_stop):
+        return []
+    message = f"natural-stop rate {rate} is below the scenario's {params.min_natural_stop}"
+    return [Finding(code=Code.STOP_RATE, message=message, where="gsm8k")]

@@ -1,0 +1,63 @@
+"""`main`: hands over to typer, and turns every foreseen error into a message and an exit code."""
+
+import os
+import sys
+
+import typer
+
+from harness import __version__
+from harness.cli import inspect, run
+from harness.errors import ConfigError, HarnessError, Interrupted, Problem, TargetError
+from harness.verdict import EXIT_INTERRUPTED, EXIT_USAGE, Verdict, exit_code
+
+app = typer.Typer(
+    name="harness",
+    help="End-to-end regression harness for LLM inference servers: launch, prove, evaluate, pair, judge.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+run.register(app)
+inspect.register(app)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"harness {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version."
+    ),
+) -> None:
+    """Exit codes: 0 PASS or REPORTED, 1 FAIL, 2 usage, 3 SKIPPED or INCONCLUSIVE (or REPORTED where a gate
+    is required), 4 INFRA, 5 INVALID, 130 interrupted."""
+
+
+def main() -> None:
+    """Entry point of the program; never shows a traceback for a foreseen error."""
+    try:
+        app()
+    except Problem as problem:
+        typer.echo(f"harness: {problem}", err=True)
+        sys.exit(_code(problem))
+    except (Interrupted, KeyboardInterrupt):
+        typer.echo("harness: interrupted", err=True)
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:  # `harness show | head`: the reader has what it wanted
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _code(problem: Problem) -> int:
+    match problem:
+        case ConfigError():
+            return EXIT_USAGE
+        case TargetError():
+            return exit_code(Verdict.FAIL)
+        case HarnessError():
+            return exit_code(Verdict.INFRA)
+        case _:
+            return exit_code(Verdict.INFRA)

@@ -1,0 +1,159 @@
+"""The servers of one lane: started in order, ready one by one, stopped in reverse, release verified."""
+
+import contextlib
+import os
+import shlex
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.deploy.readiness import Ready, wait_ready
+from harness.deploy.release import verify_released
+from harness.deploy.server import RunningServer
+from harness.engines.base import Engine, Launch
+from harness.engines.client import Client
+from harness.errors import HarnessError, Problem
+from harness.evidence.files import write_atomic, write_json
+from harness.evidence.record import ServerRecord
+from harness.events import Watcher
+from harness.findings import Code, Finding
+from harness.host.guard import Guard
+from harness.host.ports import listener
+from harness.host.process import ManagedProcess
+from harness.host.redact import redact_argv, redact_env
+from harness.host.shm import snapshot
+from harness.scenario.model import Timeouts
+
+
+@dataclass(slots=True)
+class Deployment:
+    """What is up, and what was written about it. `findings` are those of the release."""
+
+    servers: list[RunningServer] = field(default_factory=list)
+    records: list[ServerRecord] = field(default_factory=list)
+    ready: list[Ready] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    phases: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def entry(self) -> RunningServer:
+        """The server that clients talk to: the last one started (the only one, or the master/router)."""
+        return self.servers[-1]
+
+    def assert_alive(self) -> None:
+        """Raise TargetError as soon as any server of the lane has died or logged a fatal line."""
+        for server in self.servers:
+            server.assert_alive(serving=True)
+
+
+@contextlib.contextmanager
+def deploy(
+    up: Deployment,
+    launches: list[tuple[Engine, Launch]],
+    *,
+    run_id: str,
+    timeouts: Timeouts,
+    guard: Guard,
+    watcher: Watcher,
+) -> Iterator[None]:
+    """Start every server and wait until each truly serves; on leaving, stop all and verify the release.
+
+    Fills the empty `up` as it goes, so that a start that failed half-way is on record too. Whatever happens
+    inside, every started process is stopped; the first error is the one that is seen. Raises TargetError or
+    HarnessError. What the release left behind is in `up.findings`.
+    """
+    before = snapshot()
+    lane = launches[0][1].lane
+    try:
+        for engine, launch in launches:
+            watcher.lane_phase(lane, "launching")
+            server = _start(engine, launch, run_id=run_id, guard=guard, alone=len(launches) == 1, up=up)
+            watcher.lane_phase(lane, "loading")
+            up.ready.append(wait_ready(server, timeouts))
+            _note_config(server, up)
+        up.phases["ready"] = up.ready[-1].ready_s
+        yield
+    finally:
+        watcher.lane_phase(lane, "stopping")
+        began = time.monotonic()
+        _stop_all(up, timeouts.stop_s)
+        up.findings += verify_released(up.servers, before)
+        up.phases["stop"] = time.monotonic() - began
+
+
+def _start(
+    engine: Engine, launch: Launch, *, run_id: str, guard: Guard, alone: bool, up: Deployment
+) -> RunningServer:
+    for port in launch.ports.values():
+        if (other := listener(port)) is not None:
+            raise HarnessError(
+                f"port {port} is already answered by pid {other.pid} ({other.command})",
+                cause="a server of an earlier run or of somebody else",
+                fix="end it if it is yours, and run again",
+                code=Code.PORT_TAKEN,
+            )
+    argv = engine.argv(launch)
+    difference = engine.environment(launch)
+    log = launch.folder / ("server.log" if alone else f"{launch.role}.log")
+    _write_command(launch, argv, difference, alone=alone)
+    process = ManagedProcess.start(
+        argv,
+        env={**os.environ, **difference},
+        cwd=launch.folder,
+        log=log,
+        marker=f"{run_id}:{launch.lane}:{launch.role}",
+        cpus=launch.cpus,
+        name=f"{launch.lane}/{launch.role}",
+    )
+    guard.watch(process)
+    server = RunningServer(role=launch.role, engine=engine, launch=launch, process=process, log=log)
+    up.servers.append(server)
+    up.records.append(
+        ServerRecord(
+            role=launch.role,
+            engine=engine.name,
+            version=engine.version(launch),
+            argv=redact_argv(argv),
+            env=redact_env(difference),
+            ports=dict(launch.ports),
+            gpus=list(launch.gpus),
+            cpus=list(launch.cpus),
+            pid=process.pid,
+        )
+    )
+    return server
+
+
+def _note_config(server: RunningServer, up: Deployment) -> None:
+    with Client(server.launch.base_url, timeout_s=30) as client:
+        config = server.engine.effective_config(client, server.log)
+    up.records[-1].effective_config = config
+    write_json(server.launch.folder / f"effective-config.{server.role}.json", config)
+
+
+def _write_command(launch: Launch, argv: list[str], difference: Mapping[str, str], *, alone: bool) -> None:
+    """`command.txt`: a line that a person can paste into a shell, secrets masked."""
+    env = redact_env(difference)
+    words = [f"{name}={shlex.quote(value)}" for name, value in env.items()]
+    words += [shlex.quote(word) for word in redact_argv(argv)]
+    name = "command.txt" if alone else f"command.{launch.role}.txt"
+    write_atomic(launch.folder / name, " \\\n  ".join(words) + "\n")
+    suffix = "" if alone else f".{launch.role}"
+    write_json(launch.folder / f"environment{suffix}.json", env)
+
+
+def _stop_all(up: Deployment, grace_s: float) -> None:
+    """Reverse order, every one tried; how each ended is recorded."""
+    for server, record in reversed(list(zip(up.servers, up.records, strict=False))):
+        try:
+            outcome = server.process.stop(grace_s)
+        except (OSError, Problem) as error:
+            message = f"stopping {server.role} failed: {error}"
+            up.findings.append(Finding(code=Code.RELEASE_PROCESS, message=message, where=str(server.log)))
+            continue
+        record.exit_code = outcome.exit_code
+        record.stop = outcome.how
+        if outcome.how == "killed":
+            message = f"{server.role} ignored SIGTERM for {grace_s:.0f} s and was killed"
+            up.findings.append(Finding(code=Code.FORCED_KILL, message=message, where=str(server.log)))

@@ -1,0 +1,79 @@
+"""What a lane ran on: everything that must be equal in a pair, unless the pair names it.
+
+A new key is compared by default, so a forgotten one blocks a comparison rather than allowing it. Run
+locations (ports, pids, paths of logs) are not part of it.
+"""
+
+import hashlib
+import json
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.engines.base import Launch
+from harness.evidence.record import ServerRecord
+from harness.scenario.model import Lane, Scalar
+
+# Where a server runs, not how: these never count as differences.
+LOCATION_ENV = frozenset({"CUDA_VISIBLE_DEVICES", "PATH", "PWD", "NO_PROXY", "no_proxy"})
+EDGE_BYTES = 1 << 20
+WHOLE_FILE_LIMIT = 1 << 30
+
+
+def lane_fingerprint(
+    lane: Lane, launches: Sequence[Launch], records: Sequence[ServerRecord]
+) -> dict[str, Scalar | None]:
+    """Flat keys; those of a lane with several servers carry the role in front (`decode.flags.--tp`)."""
+    keys: dict[str, Scalar | None] = {
+        "engine": lane.engine,
+        "model.digest": model_digest(Path(launches[0].model_path)),
+        "host.machine": platform.machine(),
+        "host.cpu": _cpu_model(),
+    }
+    for launch, record in zip(launches, records, strict=True):
+        front = "" if len(launches) == 1 else f"{launch.role}."
+        keys[f"{front}version"] = record.version
+        keys[f"{front}cpus"] = len(launch.cpus)
+        keys[f"{front}gpus"] = len(launch.gpus)
+        for flag, value in launch.flags.items():
+            if value is None or value is False:
+                continue
+            keys[f"{front}flags.{flag}"] = json.dumps(value) if isinstance(value, list) else value
+        for name, text in record.env.items():
+            if name not in LOCATION_ENV:
+                keys[f"{front}env.{name}"] = text
+        for name, setting in record.effective_config.items():
+            keys[f"{front}config.{name}"] = setting
+    return keys
+
+
+def model_digest(path: Path) -> str:
+    """Identity of the weights: sha256 over every file's name, size and content; of files above 1 GiB only
+    the first and last MiB are read, since hashing a terabyte would cost the night. `missing` if absent."""
+    if path.is_file():
+        files = [path]
+    elif path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.is_file())
+    else:
+        return "missing"
+    digest = hashlib.sha256()
+    for file in files:
+        name = file.name if path.is_file() else str(file.relative_to(path))
+        size = file.stat().st_size
+        digest.update(f"{name}\0{size}\0".encode())
+        with file.open("rb") as handle:
+            if size <= WHOLE_FILE_LIMIT:
+                digest.update(hashlib.file_digest(handle, "sha256").digest())
+            else:
+                digest.update(handle.read(EDGE_BYTES))
+                handle.seek(-EDGE_BYTES, 2)
+                digest.update(handle.read(EDGE_BYTES))
+    return digest.hexdigest()
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return "unknown"
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")

@@ -1,0 +1,36 @@
+"""After the stop: is everything really free again? What is not is a finding of its own."""
+
+import time
+from collections.abc import Sequence
+
+from harness.deploy.server import RunningServer
+from harness.findings import Code, Finding
+from harness.host.ports import listener, still_bound
+from harness.host.shm import ShmSnapshot, leftovers
+
+SETTLE_S = 5.0
+POLL_S = 0.1
+
+
+def verify_released(servers: Sequence[RunningServer], before: ShmSnapshot) -> list[Finding]:
+    """Processes gone, ports bindable, shared memory as before. Waits a few seconds for the kernel to settle;
+    deletes nothing."""
+    findings: list[Finding] = []
+    for server in servers:
+        ports = list(server.launch.ports.values())
+        deadline = time.monotonic() + SETTLE_S
+        while time.monotonic() < deadline and (server.process.members() or still_bound(ports)):
+            time.sleep(POLL_S)
+        for process in server.process.members():
+            message = f"process {process.pid} of {server.role} is still alive after SIGKILL"
+            findings.append(Finding(code=Code.RELEASE_PROCESS, message=message, where=f"pid {process.pid}"))
+        for port in still_bound(ports):
+            holder = listener(port)
+            who = f"pid {holder.pid} ({holder.command})" if holder else "nobody that can be seen"
+            message = f"port {port} of {server.role} cannot be bound again; it is held by {who}"
+            findings.append(Finding(code=Code.RELEASE_PORT, message=message, where=f"port {port}"))
+    pids = {pid for server in servers for pid in server.process.seen_pids}
+    for name in leftovers(before, pids):
+        message = f"shared memory {name} was left behind by this lane"
+        findings.append(Finding(code=Code.RELEASE_SHM, message=message, where=name))
+    return findings

@@ -1,0 +1,123 @@
+"""What /proc says about processes: identity, mark, session, children, sockets.
+
+Standard library only, since the guardian process lives on this module alone. A process may end between any
+two reads: everything here says None, False or leaves it out, and never raises for that.
+"""
+
+import os
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+MARK = "HARNESS_RUN_MARK"
+_DEAD = ("Z", "X", "x")
+
+
+class Stat(NamedTuple):
+    """One process. `started` is in clock ticks since boot: with the pid it is the process's identity."""
+
+    pid: int
+    state: str
+    parent: int
+    session: int
+    started: int
+
+    @property
+    def living(self) -> bool:
+        return self.state not in _DEAD
+
+
+def pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208 - hot
+
+
+def stat(pid: int) -> Stat | None:
+    """None when there is no such process."""
+    text = _read(pid, "stat")
+    if not text:
+        return None
+    # the second field is the title in brackets, which may hold spaces and brackets of its own
+    fields = text[text.rindex(b")") + 2 :].split()
+    return Stat(pid, fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))
+
+
+def command(pid: int) -> str:
+    """The command line in one line, else the title; empty when it cannot be read."""
+    words = _read(pid, "cmdline").rstrip(b"\0").replace(b"\0", b" ") or _read(pid, "comm").strip()
+    return words.decode(errors="replace")
+
+
+def has_mark(pid: int, marker: str, *, prefix: bool = False) -> bool:
+    """Whether the process was started with `HARNESS_RUN_MARK=<marker>` (or, `prefix`, one that begins so)."""
+    entry = b"\0" + os.fsencode(f"{MARK}={marker}") + (b"" if prefix else b"\0")
+    return entry in b"\0" + _read(pid, "environ") + b"\0"
+
+
+def socket_inodes(pid: int) -> set[int]:
+    """Inodes of the sockets that the process has open; empty where that may not be looked at."""
+    found = set()
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208 - hot
+    except OSError:
+        return found
+    for name in names:
+        try:
+            target = os.readlink(f"/proc/{pid}/fd/{name}")  # noqa: PTH115 - hot
+        except OSError:
+            continue
+        if target.startswith("socket:["):
+            found.add(int(target[8:-1]))
+    return found
+
+
+def everybody() -> dict[int, Stat]:
+    """All processes of the machine, zombies too, except this one."""
+    own = os.getpid()
+    found = (stat(pid) for pid in pids() if pid != own)
+    return {process.pid: process for process in found if process is not None}
+
+
+def family(
+    marker: str, sessions: Collection[int], known: Mapping[int, int], everyone: Mapping[int, Stat]
+) -> list[Stat]:
+    """The living processes of one server, by four nets: those that carry the mark; those in one of the
+    sessions; those in `known` (pid to `started`), wherever they went since; and all that descend from these.
+
+    Environment marks are lost to a program that wipes its environment, sessions to one that calls setsid,
+    descent to one whose parent ended; hardly anything slips through all of them.
+    """
+    found: dict[int, Stat] = {}
+    for process in everyone.values():
+        if (
+            known.get(process.pid) == process.started
+            or process.session in sessions
+            or (process.living and has_mark(process.pid, marker))
+        ):
+            found[process.pid] = process
+    _add_descendants(found, everyone.values())
+    return [process for process in found.values() if process.living and is_same(process)]
+
+
+def is_same(process: Stat) -> bool:
+    """Whether the pid still means the same process (pids are used again)."""
+    now = stat(process.pid)
+    return now is not None and now.started == process.started
+
+
+def _add_descendants(found: dict[int, Stat], everyone: Iterable[Stat]) -> None:
+    children: dict[int, list[Stat]] = {}
+    for process in everyone:
+        children.setdefault(process.parent, []).append(process)
+    waiting = list(found)
+    while waiting:
+        for child in children.get(waiting.pop(), ()):
+            if child.pid not in found:
+                found[child.pid] = child
+                waiting.append(child.pid)
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        with open(f"/proc/{pid}/{name}", "rb") as file:  # noqa: PTH123 - hot
+            return file.read()
+    except OSError:
+        return b""

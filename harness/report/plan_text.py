@@ -1,0 +1,57 @@
+"""`harness plan` for people: every command ready to paste."""
+
+import shlex
+from typing import Any
+
+from harness.report.text import safe
+
+
+def render_plan(name: str, plan: dict[str, Any]) -> str:
+    """The plan's JSON as text."""
+    lines = [
+        f"scenario {name}: {len(plan['lanes'])} lane(s), {len(plan['pairs'])} pair(s); nothing is started"
+    ]
+    for lane, planned in plan["lanes"].items():
+        lines += ["", f"lane {lane}: {planned['gpus']} GPU(s)"]
+        if planned["requires"]:
+            lines.append(f"  requires {planned['requires']}")
+        if planned["skip"]:
+            lines.append(f"  will be SKIPPED: {planned['skip']}")
+        for server in planned["servers"]:
+            ports = ", ".join(f"{name} {port}" for name, port in server["ports"].items())
+            lines += [
+                f"  {server['role']} ({server['engine']}), ports {ports}, cores {server['cpus'] or 'any'}"
+            ]
+            words = [f"{key}={shlex.quote(value)}" for key, value in server["env"].items()]
+            lines += _command([*words, *(shlex.quote(word) for word in server["argv"])])
+        for check, planned_check in planned["checks"].items():
+            lines.append(f"  check {check}")
+            lines += _command([shlex.quote(word) for word in planned_check["argv"]])
+    for pair in plan["pairs"]:
+        margin = pair["max_drop_pp"]
+        rule = (
+            f"largest accepted drop {margin} pp" if margin is not None else "no threshold: REPORTED at best"
+        )
+        lines += [
+            "",
+            f"pair {pair['name']}: {pair['candidate']} against {pair['baseline']} on {pair['check']}",
+        ]
+        lines.append(f"  {rule}; may differ: {', '.join(pair['may_differ']) or 'nothing'}")
+    return "\n".join(lines) + "\n"
+
+
+def _command(words: list[str]) -> list[str]:
+    """Wrapped at option names, so that a diff of two plans is readable."""
+    lines: list[str] = []
+    for word in words:
+        word = safe(word, 4000)
+        if (
+            lines
+            and not word.startswith("-")
+            and lines[-1].lstrip().startswith("-")
+            and " " not in lines[-1].strip()
+        ):
+            lines[-1] += f" {word}"
+        else:
+            lines.append(f"      {word}")
+    return [f"{line} \\" for line in lines[:-1]] + lines[-1:]

@@ -1,0 +1,204 @@
+"""`summary.txt` for people, `summary.json` for programs: two views of one record."""
+
+from collections import Counter
+from typing import Any
+
+from harness.evidence.files import write_atomic, write_json
+from harness.evidence.record import CheckResult, FilterStats, LaneRecord, PairResult, RunRecord
+from harness.evidence.run_dir import RunDir
+from harness.findings import EFFECT, Finding
+from harness.report.text import safe, seconds, table
+from harness.verdict import Verdict
+
+MEANING = {
+    Verdict.PASS: "every acceptance rule held",
+    Verdict.REPORTED: "measured soundly; no threshold was given, so nothing may be claimed",
+    Verdict.SKIPPED: "not run; never a success where it is required",
+    Verdict.INCONCLUSIVE: "sound, but too little evidence for the stated margin",
+    Verdict.INFRA: "the host or the harness failed; says nothing about the engine",
+    Verdict.INVALID: "the evidence is not sound or not comparable",
+    Verdict.FAIL: "the engine broke an acceptance rule",
+}
+SHOWN_PER_CODE = 3
+
+
+def write_summary(run: RunDir, record: RunRecord) -> None:
+    """Both summaries of the run, atomically."""
+    write_json(run.path / "summary.json", summary_json(record))
+    write_atomic(run.path / "summary.txt", render_run(record, str(run.path)))
+
+
+def write_lane_summary(run: RunDir, lane: LaneRecord) -> None:
+    write_atomic(run.lane(lane.name) / "summary.txt", "\n".join(_lane_block(lane)) + "\n")
+
+
+def summary_json(record: RunRecord) -> dict[str, Any]:
+    """The stable contract for scripts."""
+    return {
+        "run_id": record.run_id,
+        "scenario": record.scenario,
+        "status": record.status,
+        "verdict": record.verdict,
+        "exit_code": record.exit_code,
+        "findings": [finding.model_dump() for finding in record.findings],
+        "lanes": {
+            name: {
+                "verdict": lane.verdict,
+                "findings": [finding.model_dump() for finding in lane.findings],
+                "checks": {check: result.model_dump() for check, result in lane.checks.items()},
+            }
+            for name, lane in record.lanes.items()
+        },
+        "pairs": {name: result.model_dump() for name, result in record.pairs.items()},
+    }
+
+
+def render_run(record: RunRecord, place: str) -> str:
+    """The page that a release manager reads."""
+    lines = [
+        f"scenario  {record.scenario}" + (f": {safe(record.description)}" if record.description else ""),
+        f"run       {record.run_id} ({record.status}), harness {record.harness_version}",
+        f"verdict   {record.verdict}: {MEANING[record.verdict]} (exit code {record.exit_code})",
+        "",
+        *_lanes_table(record),
+    ]
+    for name, result in record.pairs.items():
+        lines += ["", *_pair_block(name, result, record.pair_specs.get(name, {}))]
+    lines += _findings_block(_all_findings(record))
+    lines += ["", f"evidence  {place}"]
+    return "\n".join(lines) + "\n"
+
+
+def _lanes_table(record: RunRecord) -> list[str]:
+    rows = [
+        [
+            "lane",
+            "verdict",
+            "engine",
+            "ready",
+            "check",
+            "took",
+            "documents",
+            "strict",
+            "flexible",
+            "natural stop",
+        ]
+    ]
+    for name, lane in record.lanes.items():
+        server = lane.servers[-1] if lane.servers else None
+        engine = f"{server.engine} {server.version}" if server else "-"
+        ready = seconds(lane.phases.get("ready"))
+        for check, result in lane.checks.items() or {"-": CheckResult(verdict=lane.verdict)}.items():
+            rows.append(
+                [name, lane.verdict, engine, ready, check, seconds(lane.phases.get(check)), *_metrics(result)]
+            )
+    return table(rows, right=frozenset({3, 5, 6, 7, 8, 9}), indent="")
+
+
+def _metrics(result: CheckResult) -> list[str]:
+    shown = []
+    for name in ("n", "accuracy.strict-match", "accuracy.flexible-extract", "natural_stop_rate"):
+        value = result.metrics.get(name)
+        shown.append("-" if value is None else f"{value:.2%}" if isinstance(value, float) else str(value))
+    return shown
+
+
+def render_compare(baseline: str, candidate: str, max_drop_pp: float | None, result: PairResult) -> str:
+    """What `harness compare` prints."""
+    spec = {"baseline": baseline, "candidate": candidate, "check": "gsm8k", "max_drop_pp": max_drop_pp}
+    lines = _pair_block("compare", result, spec)
+    lines += _findings_block([("compare", finding) for finding in result.findings])
+    return "\n".join(lines) + "\n"
+
+
+def _pair_block(name: str, result: PairResult, spec: dict[str, Any]) -> list[str]:
+    margin = spec.get("max_drop_pp")
+    rule = f"largest accepted drop {margin} pp" if margin is not None else "no threshold stated"
+    may_differ = ", ".join(spec.get("may_differ", ())) or "nothing"
+    lines = [
+        f"pair {name}: {result.verdict}",
+        f"  candidate {spec.get('candidate')} against baseline {spec.get('baseline')} on {spec.get('check')};"
+        f" {rule}; may differ: {may_differ}",
+    ]
+    heading = ["filter", "n", "baseline", "candidate", "delta", "95 % interval", "only baseline"]
+    rows = [[*heading, "only candidate", "both wrong, differ", "McNemar p"]]
+    rows += [_filter_row(filter_name, stats) for filter_name, stats in result.filters.items()]
+    return lines + (table(rows, right=frozenset(range(1, 10))) if result.filters else [])
+
+
+def _filter_row(name: str, stats: FilterStats) -> list[str]:
+    return [
+        name,
+        str(stats.n),
+        f"{stats.correct_baseline} ({stats.accuracy_baseline:.2%})",
+        f"{stats.correct_candidate} ({stats.accuracy_candidate:.2%})",
+        f"{stats.delta_pp:+.2f} pp",
+        f"[{stats.ci_low_pp:+.2f}, {stats.ci_high_pp:+.2f}]",
+        str(stats.only_baseline),
+        str(stats.only_candidate),
+        str(stats.both_wrong_different),
+        f"{stats.mcnemar_p:.4f}",
+    ]
+
+
+def _lane_block(lane: LaneRecord) -> list[str]:
+    lines = [f"lane     {lane.name}", f"verdict  {lane.verdict}: {MEANING[lane.verdict]}"]
+    for server in lane.servers:
+        lines.append(
+            f"server   {server.role}: {server.engine} {server.version}, pid {server.pid}, ended: {server.stop}"
+        )
+    lines += [f"phase    {phase}: {seconds(value)}" for phase, value in lane.phases.items()]
+    for name, result in lane.checks.items():
+        lines.append(f"check    {name}: {result.verdict}")
+        lines += [f"           {metric} = {_number(value)}" for metric, value in result.metrics.items()]
+    return lines + _findings_block(_lane_findings(lane))
+
+
+def _number(value: float | int | str | None) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else safe(str(value))
+
+
+def _all_findings(record: RunRecord) -> list[tuple[str, Finding]]:
+    found = [("run", finding) for finding in record.findings]
+    for lane in record.lanes.values():
+        found += _lane_findings(lane)
+    for name, result in record.pairs.items():
+        found += [(f"pair {name}", finding) for finding in result.findings]
+    return found
+
+
+def _lane_findings(lane: LaneRecord) -> list[tuple[str, Finding]]:
+    found = [(lane.name, finding) for finding in lane.findings]
+    for name, result in lane.checks.items():
+        found += [(f"{lane.name}/{name}", finding) for finding in result.findings]
+    return found
+
+
+def _findings_block(found: list[tuple[str, Finding]]) -> list[str]:
+    """Worst first; of many alike the first few, with the number of the rest."""
+    if not found:
+        return []
+    lines = ["", "findings"]
+    total = Counter((place, finding.code) for place, finding in found)
+    shown: Counter[tuple[str, str]] = Counter()
+    for place, finding in sorted(found, key=lambda entry: -_rank(entry[1])):
+        shown[place, finding.code] += 1
+        count = shown[place, finding.code]
+        if count <= SHOWN_PER_CODE:
+            effect = EFFECT[finding.code]
+            where = f" [{safe(finding.where, 160)}]" if finding.where else ""
+            lines.append(f"  {effect or 'note'}  {finding.code}  {place}: {_message(finding)}{where}")
+        elif count == SHOWN_PER_CODE + 1:
+            rest = total[place, finding.code] - SHOWN_PER_CODE
+            lines.append(f"  ... and {rest} more {finding.code} of {place} (see summary.json)")
+    return lines
+
+
+def _message(finding: Finding) -> str:
+    first, *rest = finding.message.splitlines() or [""]
+    return "\n".join([safe(first, 600), *(f"      {safe(line)}" for line in rest[:20])])
+
+
+def _rank(finding: Finding) -> int:
+    effect = EFFECT[finding.code]
+    return -1 if effect is None else effect.rank
