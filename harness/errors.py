@@ -3,7 +3,12 @@
 Every message says what happened, the likely cause, what to do, and where the evidence is.
 """
 
-from harness.findings import Code, Finding
+from typing import TYPE_CHECKING
+
+from harness.codes import Code
+
+if TYPE_CHECKING:
+    from harness.findings import Finding
 
 
 class Problem(Exception):
@@ -31,8 +36,10 @@ class Problem(Exception):
                 parts.append(f"  {label}: {text}")
         return "\n".join(parts)
 
-    def finding(self) -> Finding:
+    def finding(self) -> "Finding":
         """The same as a finding, for the record."""
+        from harness.findings import Finding  # pydantic costs 0.1 s that `--help` should not pay
+
         sentence = " ".join(part for part in (self.what, self.cause, self.fix) if part)
         return Finding(code=self.code, message=sentence, where=self.evidence)
 
@@ -61,5 +68,5 @@ class HarnessError(Problem):
     """Ours or the host's: no free port, disk full, evaluator missing. Says nothing about the engine."""
 
 
-class Interrupted(Exception):  # noqa: N818 - the field's word, like KeyboardInterrupt
+class Interrupted(Exception):
     """Ctrl-C or SIGTERM: everything is released, the record says interrupted, exit code 130."""

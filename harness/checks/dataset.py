@@ -91,11 +91,12 @@ def documents(file: Path) -> Iterator[dict[str, str]]:
                 continue
             try:
                 document = json.loads(line)
-                if not isinstance(document["question"], str) or not isinstance(document["answer"], str):
-                    raise TypeError("question and answer must be text")
-            except (ValueError, KeyError, TypeError) as error:
-                what = f"{file}:{number} is not a document with `question` and `answer`: {error}"
-                raise HarnessError(what, fix="mend the file", code=Code.EVIDENCE_MISSING) from error
+                sound = isinstance(document["question"], str) and isinstance(document["answer"], str)
+            except (ValueError, KeyError, TypeError):
+                sound = False
+            if not sound:
+                what = f"{file}:{number} is not a JSON object with the texts `question` and `answer`"
+                raise HarnessError(what, fix="mend the file", code=Code.EVIDENCE_MISSING)
             yield document
 
 

@@ -120,6 +120,7 @@ class Gsm8k:
         )
 
     def pair(self, params: Gsm8kParams, pair: Pair, baseline: Path, candidate: Path, out: Path) -> PairResult:
+        del params  # equal on both sides, or parity says so
         result, disagreements = pair_samples(
             load_samples(baseline / "lm_eval"), load_samples(candidate / "lm_eval"), pair.max_drop_pp
         )

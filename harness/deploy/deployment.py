@@ -6,7 +6,6 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from harness.deploy.readiness import Ready, wait_ready
 from harness.deploy.release import verify_released
@@ -14,9 +13,9 @@ from harness.deploy.server import RunningServer
 from harness.engines.base import Engine, Launch
 from harness.engines.client import Client
 from harness.errors import HarnessError, Problem
+from harness.events import Watcher
 from harness.evidence.files import write_atomic, write_json
 from harness.evidence.record import ServerRecord
-from harness.events import Watcher
 from harness.findings import Code, Finding
 from harness.host.guard import Guard
 from harness.host.ports import listener

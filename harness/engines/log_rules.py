@@ -19,105 +19,130 @@ UNEXPECTED = "unexpected exception"
 # A benign rule with this at the end of its label covers the traceback that follows its line as well.
 AND_TRACEBACK = " (with its traceback)"
 
-EXCEPTION = r"(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Failure|Interrupt|Exit)(?:: |$)"
-
-# (cause, pattern after the line's prefix), most telling first.
-_USAGE = (
-    ("unknown flag", r"[^:\[]{1,80}: error: unrecognized arguments"),
-    (
-        "bad flag or flag value",
-        r"[^:\[]{1,80}: error: (?:argument |ambiguous option|the following arguments are required|.*invalid)",
-    ),
-)
-_MEMORY = (
-    (
-        "GPU out of memory",
-        rf"(?:torch\.(?:cuda\.)?OutOfMemoryError|{EXCEPTION}.*(?:(?:CUDA|HIP) out of memory"
-        r"|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED))",
-    ),
-    (
-        "host out of memory",
-        rf"(?:MemoryError\b|{EXCEPTION}.*(?:DefaultCPUAllocator: (?:can't|not enough)|Cannot allocate memory)"
-        r"|Out of memory: Killed process)",
-    ),
-    ("shared memory too small", rf"{EXCEPTION}.*No space left on device: '?/dev/shm|.*Bus error"),
-    ("disk full", rf"{EXCEPTION}.*No space left on device"),
-)
-_PORT = (
-    (
-        PORT_IN_USE,
-        rf"(?:(?:ERROR:\s+)?\[Errno 98\]|{EXCEPTION}.*(?:\[Errno 98\]|[Aa]ddress already in use|EADDRINUSE"
-        r"|port \d+ has been used))",
-    ),
-)
-_MODEL = (
-    (
-        "model directory not found",
-        rf"{EXCEPTION}.*(?:Repo id must be|[Rr]epo id must use|is not a local folder and is not a valid"
-        r"|Repository Not Found|Can't load the configuration of|does not appear to have a file named"
-        r"|Unrecognized model in|Invalid repository ID or local directory"
-        r"|Incorrect path_or_model_id|couldn't connect to .* to load th)"
-        r"|.*(?:FileNotFoundError|NotADirectoryError): .*(?:config\.json|model|tokenizer)"
-        r"|(?:huggingface_hub\.\S*)?(?:LocalEntryNotFoundError|OfflineModeIsEnabled|RepositoryNotFoundError)",
-    ),
-    (
-        "model files damaged or incomplete",
-        rf"(?:safetensors_rust\.|{EXCEPTION}.*(?:SafetensorError|HeaderTooLarge|MetadataIncompleteBuffer"
-        r"|PytorchStreamReader failed|size mismatch for ))",
-    ),
-    (
-        "model architecture not supported",
-        rf"{EXCEPTION}.*(?:[Mm]odel architectures? .* (?:are|is) not supported|does not recognize this "
-        r"architecture)",
-    ),
-)
-_CUDA = (
-    (
-        "CUDA missing on this host",
-        rf"{EXCEPTION}.*(?:Torch not compiled with CUDA|Found no NVIDIA driver|No CUDA GPUs are available"
-        r"|no kernel image is available|libcuda\.so|CUDA driver version is insufficient"
-        r"|Failed to infer device type)",
-    ),
-    (
-        "Python package missing or broken",
-        r"(?:ModuleNotFoundError|ImportError|importlib\.metadata\.PackageNotFoundError): ",
-    ),
-    (
-        "CUDA error",
-        rf"{EXCEPTION}.*CUDA error: |CUDA error: |.*CUDA kernel errors might be asynchronously reported",
-    ),
-)
-_DEATHS = (
-    ("killed by signal", r"(?:Killed$|.*\bexit ?code:? ?-9\b|.*\bexitcode=-9\b)"),
-    (
-        "NCCL failure",
-        rf"{EXCEPTION}.*(?:NCCL error|nccl\w*Error)|.*\[?ProcessGroupNCCL\S*.*(?:timed? ?out|Watchdog caught)",
-    ),
-    (
-        "native crash",
-        r"(?:Fatal Python error: |Segmentation fault|Aborted \(core dumped\)|.*\(core dumped\)"
-        r"|terminate called after throwing|free\(\): |malloc\(\): |double free or corruption"
-        r"|\*\*\* SIG\w+ received|!+ Segfault encountered)",
-    ),
-)
-
-# In order of what tells most. An engine puts its own rules around these.
-COMMON_CAUSES = (*_USAGE, *_MEMORY, *_PORT, *_MODEL, *_CUDA, *_DEATHS)
-
-# Noise of any Python server; the tracebacks that belong to one request are not the server's failure.
-COMMON_NOISE = (
-    ("leaked objects named at exit", r".*resource_tracker: There appear to be \d+ leaked|nanobind: leaked "),
-    ("Python warning", r".*: (?:User|Future|Deprecation|Runtime|Resource|Pending\w*)Warning: "),
-    ("one request failed" + AND_TRACEBACK, r"(?:\S+ )*ERROR:\s+Exception in ASGI application"),
-    ("HTTP client spoke no HTTP/1.1", r".*WARNING:\s+Invalid HTTP request received"),
-)
+_EXCEPTION = r"(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Failure|Interrupt|Exit|OfflineModeIsEnabled)\b"
 
 
-def rules(prefix: str, *pairs: tuple[str, str]) -> tuple[LogRule, ...]:
-    """Rules from (label, pattern) pairs; each pattern must match at the start of a line, after `prefix`."""
-    return tuple(LogRule(label, re.compile(rf"^(?:{prefix})(?:{pattern})")) for label, pattern in pairs)
+def rule(prefix: str, label: str, *alternatives: str) -> LogRule:
+    """A rule whose pattern is one of `alternatives`, at the start of a line, after `prefix`."""
+    return LogRule(label, re.compile(rf"^(?:{prefix})(?:{'|'.join(alternatives)})"))
+
+
+def rules(prefix: str, *table: tuple[str, ...]) -> tuple[LogRule, ...]:
+    """Rules from rows of a label and its alternatives; see `rule`."""
+    return tuple(rule(prefix, *row) for row in table)
+
+
+def raised(*texts: str) -> str:
+    """Pattern of a traceback's last line: any exception whose name or message has one of `texts`."""
+    return rf"(?={_EXCEPTION}).*(?:{'|'.join(texts)})"
 
 
 def unexpected() -> LogRule:
     """The rule of last resort; the scanner asks it only about the last line of a traceback."""
-    return LogRule(UNEXPECTED, re.compile(r"^[A-Za-z_][\w.]*(?:: .*|:?\s*)$"))
+    return LogRule(UNEXPECTED, re.compile(r"^"))
+
+
+# Rows of (cause, pattern, …) in order of what tells most. An engine puts its own rows around these.
+COMMON_CAUSES: tuple[tuple[str, ...], ...] = (
+    ("unknown flag", r"[^:\[]{1,80}: error: unrecognized arguments"),
+    (
+        "bad flag or flag value",
+        r"[^:\[]{1,80}: error: (?:argument |ambiguous option|the following arguments are required)",
+    ),
+    (
+        "GPU out of memory",
+        raised(
+            r"OutOfMemoryError",
+            r"(?:CUDA|HIP) out of memory",
+            r"CUDA error: out of memory",
+            r"CUBLAS_STATUS_ALLOC_FAILED",
+        ),
+    ),
+    (
+        "host out of memory",
+        r"MemoryError\b",
+        raised(r"DefaultCPUAllocator: ", r"Cannot allocate memory"),
+        r"Out of memory: Killed process",
+    ),
+    ("shared memory too small", raised(r"No space left on device: '?/dev/shm", r"Bus error")),
+    ("disk full", raised(r"No space left on device")),
+    (
+        PORT_IN_USE,
+        r"(?:ERROR:\s+)?\[Errno 98\]",
+        raised(r"\[Errno 98\]", r"[Aa]ddress already in use", r"EADDRINUSE"),
+    ),
+    (
+        "model directory not found",
+        raised(
+            r"Repo id must",
+            r"is not a local folder and is not a valid",
+            r"Repository Not Found",
+            r"Invalid repository ID or local directory",
+            r"Can't load (?:the configuration of|tokenizer for|feature extractor for)",
+            r"does not appear to have a file named",
+            r"Unrecognized model in",
+            r"couldn't connect to '?http",
+            r"(?:LocalEntryNotFound|OfflineModeIsEnabled|RepositoryNotFound)",
+            r"No such file or directory: \S*(?:config\.json|tokenizer|model)",
+        ),
+    ),
+    (
+        "model files damaged or incomplete",
+        raised(
+            r"SafetensorError",
+            r"HeaderTooLarge",
+            r"MetadataIncompleteBuffer",
+            r"PytorchStreamReader failed",
+            r"size mismatch for ",
+        ),
+    ),
+    (
+        "model architecture not supported",
+        raised(
+            r"[Mm]odel architectures? .* (?:are|is) not supported", r"does not recognize this architecture"
+        ),
+    ),
+    (
+        "no usable CUDA on this host",
+        raised(
+            r"Torch not compiled with CUDA",
+            r"Found no NVIDIA driver",
+            r"No CUDA GPUs are available",
+            r"no kernel image is available",
+            r"libcuda\.so",
+            r"CUDA driver version is insufficient",
+            r"Failed to infer device type",
+        ),
+    ),
+    ("Python package missing", raised(r"^(?:\S+ )*(?:ModuleNotFoundError|PackageNotFoundError|ImportError)")),
+    ("CUDA error", r"CUDA error: ", raised(r"CUDA error: ")),
+    ("killed by signal", r"Killed$", r".*\bexit ?code:? ?=?-9\b"),
+    (
+        "NCCL failure",
+        raised(r"NCCL error", r"nccl\w+Error"),
+        r".*ProcessGroupNCCL.*(?:timed? ?out|Watchdog caught)",
+    ),
+    (
+        "native crash",
+        r"Fatal Python error: ",
+        r"(?:Segmentation fault|Aborted|Illegal instruction|Bus error)\b(?: \(core dumped\))?$",
+        r"terminate called (?:after throwing|without)",
+        r"(?:free|malloc|munmap_chunk|realloc)\(\): ",
+        r"double free or corruption",
+        r"\*\*\* SIG[A-Z]+ received",
+        r"!+ Segfault encountered",
+    ),
+)
+
+# Rows of noise of any Python server. A traceback that belongs to one request is not the server's failure.
+COMMON_NOISE: tuple[tuple[str, ...], ...] = (
+    (
+        "leaked objects named at exit",
+        r".*resource_tracker: There appear to be \d+ leaked",
+        r"nanobind: leaked ",
+    ),
+    ("Python warning", r"\S+:\d+: (?:User|Future|Deprecation|Runtime|Resource|Pending\w*|Syntax)Warning: "),
+    ("one request failed" + AND_TRACEBACK, r"ERROR:\s+Exception in ASGI application"),
+    ("not an HTTP/1.1 request", r"WARNING:\s+Invalid HTTP request received"),
+    ("native library's note", r"\[?[EWI]\d{4} \d\d:\d\d:\d\d"),
+)

@@ -208,7 +208,9 @@ def _choice_text(choice: Mapping[str, Any]) -> str | None:
 
 def _native_text(item: Mapping[str, Any]) -> tuple[str, Any]:
     """The field that holds the text in llama.cpp's, LightLLM's or SGLang's own format, and its value."""
-    return next(((key, item[key]) for key in ("content", "generated_text", "text") if key in item), ("text", None))
+    return next(
+        ((key, item[key]) for key in ("content", "generated_text", "text") if key in item), ("text", None)
+    )
 
 
 def _mappings(value: Any) -> list[Mapping[str, Any]]:

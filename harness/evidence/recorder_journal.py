@@ -7,73 +7,26 @@ that fails is never silent: `lost_evidence` says so, and the caller must ask.
 import json
 import os
 import time
-import zlib
-from bisect import bisect_left
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from harness.errors import HarnessError
-from harness.evidence.recorder_answers import (
-    Answer,
-    error_text,
-    has_text,
-    merge_events,
-    read_answers,
-    read_events,
-)
+from harness.evidence.recorder_lines import Body, Exchange, prompt_lines, raw_line
 from harness.evidence.recorder_prompts import Ask, dialect_of, read_ask
 from harness.findings import Code
 
-RAW_LIMIT = 4 << 20  # bytes of one body kept in the raw file
-READ_LIMIT = 64 << 20  # bytes of one answer that are read at all
-_SECRET_KEYS = ("api_key", "apikey", "api-key", "authorization", "access_token", "password")
-_REDACTED = "[redacted]"
+RAW_NAME = "raw_responses.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Prompts: `seen` have arrived, of these `finished` were answered and `failed` were not."""
+    """Prompts: `seen` have arrived; of these `finished` were answered soundly and `failed` were not."""
 
     seen: int = 0
     finished: int = 0
     failed: int = 0
-
-
-@dataclass(slots=True, kw_only=True)
-class Exchange:
-    """One HTTP request on its way through the proxy, filled in as it goes.
-
-    `status` is what the client got to see, 0 when there was no answer to pass on. Times are seconds since
-    the recorder started.
-    """
-
-    http_id: int
-    method: str
-    path: str
-    received_at: str
-    started_s: float
-    request: bytes
-    request_encoding: str
-    secrets: tuple[str, ...]
-    ask: Ask | None = None
-    first_seq: int = 0
-    attempts: tuple[int, ...] = ()
-    status: int = 0
-    content_type: str = ""
-    encoding: str = ""
-    error: str | None = None
-    client_gone: bool = False
-    cut: bool = False
-    size: int = 0
-    chunks: list[bytes] = field(default_factory=list)
-    arrivals: list[tuple[int, float]] = field(default_factory=list)
-
-    @property
-    def streamed(self) -> bool:
-        return self.content_type == "text/event-stream"
 
 
 class Journal:
@@ -81,91 +34,91 @@ class Journal:
 
     def __init__(self, out: Path) -> None:
         """Create `out` and the raw file beside it. Raises HarnessError where that cannot be done, also when
-        `out` is there already: evidence is never overwritten."""
+        one is there already: evidence is never overwritten."""
         self._born = time.monotonic()
         self._prompts = _JsonLines(out)
         try:
-            self._raw = _JsonLines(out.with_name("raw_responses.jsonl"))
+            self._raw = _JsonLines(out.with_name(RAW_NAME))
         except HarnessError:
             self._prompts.close()
             raise
-        self._http_ids = 0
+        self._requests = 0
         self._attempts: Counter[tuple[str, str]] = Counter()
-        self._bug: str | None = None
+        self._trouble: str | None = None
         self.counts = Counts()
 
     @property
     def lost_evidence(self) -> str | None:
-        return self._prompts.lost or self._raw.lost or self._bug
+        """What was lost, in words; None while everything is on file."""
+        return self._prompts.lost or self._raw.lost or self._trouble
+
+    def lose(self, what: str) -> None:
+        """Say that evidence is lost for a reason outside of this class."""
+        self._trouble = self._trouble or what
 
     def now_s(self) -> float:
+        """Seconds since the recording began."""
         return time.monotonic() - self._born
 
-    def begin(
-        self, *, method: str, path: str, request: bytes, encoding: str = "", secrets: tuple[str, ...] = ()
-    ) -> Exchange:
+    def begin(self, method: str, path: str, request: Body, secrets: tuple[str, ...] = ()) -> Exchange:
         """A request has arrived whole."""
-        exchange = Exchange(
-            http_id=self._http_ids,
-            method=method,
-            path=path,
-            received_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
-            started_s=self.now_s(),
-            request=request,
-            request_encoding=encoding,
-            secrets=secrets,
-        )
-        self._http_ids += 1
+        exchange = self._open(method, path, request, secrets)
         dialect = dialect_of(path) if method == "POST" else None
         if dialect is not None:
-            exchange.ask = read_ask(dialect, parse_json(decode(request, encoding)))
+            exchange.ask = read_ask(dialect, request.json)
             exchange.first_seq = self.counts.seen
             exchange.attempts = self._attempts_of(exchange.ask)
             self._count(seen=len(exchange.ask.prompts))
         return exchange
 
-    def received(self, exchange: Exchange, chunk: bytes) -> None:
-        """A piece of the answer has arrived."""
-        exchange.size += len(chunk)
-        if exchange.size > READ_LIMIT:
-            exchange.cut = True
-            return
-        exchange.chunks.append(chunk)
-        if exchange.streamed:
-            exchange.arrivals.append((exchange.size, self.now_s()))
+    def unread(self, method: str, path: str, why: str) -> None:
+        """A request never arrived whole: nobody knows its prompts, and it was not passed on."""
+        exchange = self._open(method, path, Body(b""), ())
+        exchange.error = why
+        self.finish(exchange)
 
     def finish(self, exchange: Exchange) -> None:
-        """The request is over, however it ended: write its lines."""
+        """The request is over, however it ended: write its lines. Raises nothing."""
         finished_s = self.now_s()
         try:
-            answer = decode(b"".join(exchange.chunks), exchange.encoding)
-            self._raw.write([_raw_line(exchange, answer)])
+            answer = Body(b"".join(exchange.chunks), exchange.encoding)
+            self._raw.write(raw_line(exchange, answer) + "\n")
             if exchange.ask is not None:
-                lines = _prompt_lines(exchange, exchange.ask, answer, finished_s)
-                self._prompts.write([json.dumps(line) for line in lines])
+                lines = prompt_lines(exchange, exchange.ask, answer, finished_s)
+                self._prompts.write("".join(json.dumps(line) + "\n" for line in lines))
                 failed = sum(1 for line in lines if line["error"] is not None)
                 self._count(finished=len(lines) - failed, failed=failed)
-        except Exception as error:  # noqa: BLE001 - a bug in here must cost the verdict, not the answer
-            self._bug = f"request {exchange.http_id} could not be recorded: {type(error).__name__}: {error}"
+        except Exception as error:  # noqa: BLE001 - a bug in here costs the verdict, not the client's answer
+            self.lose(f"request {exchange.http_id} was not recorded: {type(error).__name__}: {error}")
 
     def close(self) -> None:
+        """Flush to the disk; a full one may speak up only now."""
         self._prompts.close()
         self._raw.close()
 
-    def lose(self, what: str) -> None:
-        """Say that evidence is lost for a reason of the caller's."""
-        self._bug = self._bug or what
+    def _open(self, method: str, path: str, request: Body, secrets: tuple[str, ...]) -> Exchange:
+        http_id = self._requests
+        self._requests += 1
+        return Exchange(
+            http_id=http_id,
+            method=method,
+            path=path,
+            received_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            started_s=self.now_s(),
+            request=request,
+            secrets=secrets,
+        )
 
     def _count(self, *, seen: int = 0, finished: int = 0, failed: int = 0) -> None:
         now = self.counts
         self.counts = Counts(now.seen + seen, now.finished + finished, now.failed + failed)
 
     def _attempts_of(self, ask: Ask) -> tuple[int, ...]:
-        """Which time this is that each prompt is asked. The same prompt twice in one batch is a repeated
-        question, not a retry."""
-        keys = [(prompt.sha256, ask.settings) for prompt in ask.prompts if prompt.sha256 is not None]
+        """Which time this is that each prompt is asked with these settings. The same prompt twice in one
+        batch is a question asked twice, not a retry."""
+        keys = [(prompt.sha256 or "", ask.settings) for prompt in ask.prompts]
         self._attempts.update(set(keys))
-        return tuple(self._attempts[key] for key in keys) or (1,) * len(ask.prompts)
+        return tuple(self._attempts[key] if key[0] else 1 for key in keys)
 
 
 class _JsonLines:
@@ -178,18 +131,17 @@ class _JsonLines:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
         except FileExistsError as error:
-            what = f"there is evidence of an earlier recording in {path}"
+            what = f"{path} holds the evidence of an earlier recording"
             raise HarnessError(what, fix="record into a new folder", evidence=str(path)) from error
         except OSError as error:
-            what = f"cannot write the evidence file {path}: {error.strerror}"
-            raise HarnessError(
-                what, fix="free disk space, or make the folder writable", code=Code.DISK_FULL
-            ) from error
+            what = f"the evidence file {path} cannot be created: {error.strerror}"
+            fix = "free disk space, or make the folder writable"
+            raise HarnessError(what, fix=fix, code=Code.DISK_FULL) from error
 
-    def write(self, lines: list[str]) -> None:
+    def write(self, lines: str) -> None:
         if self.lost is not None:
             return
-        data = "".join(f"{line}\n" for line in lines).encode("ascii")
+        data = lines.encode("ascii")
         try:
             while data:
                 data = data[os.write(self._file, data) :]
@@ -199,72 +151,6 @@ class _JsonLines:
     def close(self) -> None:
         try:
             os.fsync(self._file)
-        except OSError as error:  # a full disk may speak up only now
+        except OSError as error:
             self.lost = self.lost or f"{self._path}: {error.strerror}"
         os.close(self._file)
-
-
-def decode(body: bytes, encoding: str) -> bytes:
-    """A body without its content encoding, at most READ_LIMIT bytes; as it is where that cannot be undone."""
-    if encoding.lower() not in ("gzip", "x-gzip", "deflate"):
-        return body
-    try:
-        return zlib.decompressobj(wbits=47).decompress(body, READ_LIMIT)
-    except zlib.error:
-        return body
-
-
-def parse_json(body: bytes) -> Any:
-    """The body as JSON, None when it is not (a bare `null` is no use to anyone here either)."""
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _prompt_lines(exchange: Exchange, ask: Ask, answer: bytes, finished_s: float) -> list[dict[str, Any]]:
-    answers, usage, ttft_s = _read(exchange, ask, answer)
-    common_error = exchange.error or ask.problem
-    lines = []
-    for index, (prompt, got, attempt) in enumerate(zip(ask.prompts, answers, exchange.attempts, strict=True)):
-        error = common_error or got.error
-        lines.append(
-            {
-                "seq": exchange.first_seq + index,
-                "http_id": exchange.http_id,
-                "index": index,
-                "path": exchange.path,
-                "prompt_sha256": prompt.sha256,
-                "prompt_chars": prompt.chars,
-                "attempt": attempt,
-                "status": exchange.status,
-                "error": None if error is None else _redact(error, exchange.secrets),
-                "client_gone": exchange.client_gone,
-                "finish_reason": got.finish_reason,
-                "prompt_tokens": got.prompt_tokens,
-                "completion_tokens": got.completion_tokens,
-                "usage": usage if index == 0 else None,
-                "choices": got.choices,
-                **_text_facts(got),
-                "streamed": exchange.streamed,
-                "ttft_s": None if ttft_s is None else round(ttft_s, 6),
-                "latency_s": round(finished_s - exchange.started_s, 6),
-                "received_at": exchange.received_at,
-                "started_s": round(exchange.started_s, 6),
-                "finished_s": round(finished_s, 6),
-            }
-        )
-    return lines
-
-
-def _text_facts(answer: Answer) -> dict[str, Any]:
-    """All None where there was no answer: that is not an empty one."""
-    if not answer.choices:
-        return dict.fromkeys(("text_sha256", "text_chars", "text_empty", "text_null"))
-    text = answer.text
-    return {
-        "text_sha256": None if text is None else prompt_sha256(text),
-        "text_chars": 0 if text is None else len(text),
-        "text_empty": text is None or not text.strip(),
-        "text_null": text is None,
-    }

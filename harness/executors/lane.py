@@ -128,7 +128,7 @@ def _assert_expected(planned: PlannedLane, up: Deployment) -> None:
                 wrong.append(f"{key} is {found!r}, expected {wanted!r}")
         if wrong:
             raise TargetError(
-                f"the running {record.role} server does not have the expected configuration: {'; '.join(wrong)}",
+                f"the running {record.role} server is not configured as expected: {'; '.join(wrong)}",
                 cause="the server rewrote a setting, or does not tell it",
                 fix=f"compare with effective-config.{record.role}.json in the lane's folder",
                 evidence=str(up.entry.log),

@@ -43,8 +43,7 @@ def render_plan(name: str, plan: dict[str, Any]) -> str:
 def _command(words: list[str]) -> list[str]:
     """Wrapped at option names, so that a diff of two plans is readable."""
     lines: list[str] = []
-    for word in words:
-        word = safe(word, 4000)
+    for word in (safe(word, 4000) for word in words):
         if (
             lines
             and not word.startswith("-")

@@ -117,8 +117,8 @@ def _pair_block(name: str, result: PairResult, spec: dict[str, Any]) -> list[str
     may_differ = ", ".join(spec.get("may_differ", ())) or "nothing"
     lines = [
         f"pair {name}: {result.verdict}",
-        f"  candidate {spec.get('candidate')} against baseline {spec.get('baseline')} on {spec.get('check')};"
-        f" {rule}; may differ: {may_differ}",
+        f"  candidate {spec.get('candidate')} against baseline {spec.get('baseline')} on {spec.get('check')}",
+        f"  {rule}; may differ: {may_differ}",
     ]
     heading = ["filter", "n", "baseline", "candidate", "delta", "95 % interval", "only baseline"]
     rows = [[*heading, "only candidate", "both wrong, differ", "McNemar p"]]
@@ -143,10 +143,10 @@ def _filter_row(name: str, stats: FilterStats) -> list[str]:
 
 def _lane_block(lane: LaneRecord) -> list[str]:
     lines = [f"lane     {lane.name}", f"verdict  {lane.verdict}: {MEANING[lane.verdict]}"]
-    for server in lane.servers:
-        lines.append(
-            f"server   {server.role}: {server.engine} {server.version}, pid {server.pid}, ended: {server.stop}"
-        )
+    lines += (
+        f"server   {server.role}: {server.engine} {server.version}, pid {server.pid}, {server.stop}"
+        for server in lane.servers
+    )
     lines += [f"phase    {phase}: {seconds(value)}" for phase, value in lane.phases.items()]
     for name, result in lane.checks.items():
         lines.append(f"check    {name}: {result.verdict}")

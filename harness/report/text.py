@@ -1,4 +1,4 @@
-"""Plain-text building blocks. Model output and log lines are hostile: control characters never get through."""
+"""Plain-text building blocks. Model output and log lines are hostile: no control character gets through."""
 
 import unicodedata
 from collections.abc import Sequence

@@ -1,0 +1,186 @@
+"""Engines that are Python packages: which interpreter has them, in which version, and what they accept.
+
+Nothing here imports an engine into this process: its interpreter is asked, in a process of its own.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from harness.engines import flags as flag_rules
+from harness.engines.arguments import DATA, ArgumentList
+from harness.engines.base import Launch
+from harness.errors import ConfigError
+
+PROBE = DATA / "parse_probe.py"
+PROBE_TIMEOUT_S = 180.0  # an engine imported from a slow network disk
+VERSION_TIMEOUT_S = 30.0
+ASK_VERSION = (
+    "import importlib.metadata as m, sys\n"
+    "for name in sys.argv[1:]:\n"
+    "    try: print(m.version(name)); break\n"
+    "    except m.PackageNotFoundError: pass\n"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PythonEngine:
+    """One engine as a Python package. `distributions` are its names on a package index, the usual one first;
+    `remedy` says how to get it."""
+
+    name: str
+    distributions: tuple[str, ...]
+    remedy: str
+
+    @property
+    def variable(self) -> str:
+        return f"HARNESS_{self.name.upper()}_PYTHON"
+
+    def interpreter(self, launch: Launch) -> str:
+        """The lane's `python`, else the environment variable, else the lab in `.labs/`, else this one."""
+        named = launch.python or os.environ.get(self.variable)
+        if named:
+            return str(Path(named).expanduser())
+        project = Path(__file__).resolve().parents[2]
+        for root in (Path.cwd(), project):
+            lab = root / ".labs" / self.name / "bin" / "python"
+            if lab.exists():
+                return str(lab)
+        return sys.executable
+
+    def version(self, launch: Launch) -> str | None:
+        """The installed version, from its metadata; None when the interpreter lacks the engine."""
+        python = self.interpreter(launch)
+        search_path = launch.env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+        return _installed_version(python, self.distributions, search_path)
+
+    def arguments(self, launch: Launch, environment: Mapping[str, str]) -> ArgumentList:
+        """What the interpreter's own engine accepts, else the packaged list; `source` says which.
+
+        Asking takes seconds, so that the answer is kept until one of the engine's files changes. Raises
+        ConfigError when the engine is there and cannot build its parser: it could not start either.
+        """
+        version = self.version(launch)
+        if version is None:
+            return ArgumentList.load(self.name)
+        python = self.interpreter(launch)
+        source = f"{self.name} {version} in {python}"
+        cache = _cache_file(self.name, version, python, environment.get("PYTHONPATH", ""))
+        dump = _fresh(cache)
+        if dump is None:
+            dump = _ask_parser(self.name, python, environment, source)
+            _keep(cache, dump)
+        return ArgumentList.of(self.name, version, source, dump)
+
+    def problems(self, launch: Launch, environment: Mapping[str, str], owned: Collection[str]) -> list[str]:
+        """What is wrong with the interpreter, the engine, the model and the flags of this launch."""
+        found = []
+        python = self.interpreter(launch)
+        if shutil.which(python) is None:
+            found.append(
+                f"there is no Python interpreter {python} for {self.name}; set `python:` or {self.variable}"
+            )
+        elif self.version(launch) is None:
+            found.append(
+                f"{python} has no {self.name}; {self.remedy}, or name another with `python:` or {self.variable}"
+            )
+        found += _model_problems(launch.model_path)
+        try:
+            arguments = self.arguments(launch, environment)
+        except ConfigError as error:
+            return [*found, f"{error.what}: {error.fix}"]
+        return [*found, *flag_rules.check(launch.flags, arguments, owned)]
+
+
+@lru_cache
+def _installed_version(python: str, distributions: tuple[str, ...], search_path: str) -> str | None:
+    environment = {**os.environ, "PYTHONPATH": search_path}
+    command = [python, "-c", ASK_VERSION, *distributions]
+    try:
+        answer = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=VERSION_TIMEOUT_S, cwd="/"
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None
+
+
+def _model_problems(path: str) -> list[str]:
+    """Servers are started offline: the weights have to be on this machine."""
+    folder = Path(path).expanduser()
+    if folder.is_file() or (folder / "config.json").is_file():
+        return []
+    if folder.is_dir():
+        return [f"{path} has no config.json: it is not a model directory in the Hugging Face form"]
+    hub = Path(
+        os.environ.get("HF_HUB_CACHE") or Path(os.environ.get("HF_HOME", "~/.cache/huggingface")) / "hub"
+    )
+    if path.count("/") == 1 and (hub.expanduser() / f"models--{path.replace('/', '--')}").is_dir():
+        return []
+    return [f"there is no model {path} on this machine (servers are started offline and fetch nothing)"]
+
+
+def _ask_parser(engine: str, python: str, environment: Mapping[str, str], source: str) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="harness-arguments-") as folder:
+        output = Path(folder) / "arguments.json"
+        command = [python, str(PROBE), engine, str(output)]
+        try:
+            done = subprocess.run(
+                command,
+                env={**os.environ, **environment},
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=PROBE_TIMEOUT_S,
+                cwd=folder,
+            )
+        except subprocess.TimeoutExpired as error:
+            what = f"{source} did not build its argument parser within {PROBE_TIMEOUT_S:.0f} s"
+            raise ConfigError(what, fix=f"see what it does: {' '.join(command)}") from error
+        if done.returncode or not output.exists():
+            last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+            what = f"{source} cannot build its argument parser, so no server would start"
+            raise ConfigError(what, fix=f"mend that installation first ({last})")
+        dump: dict[str, Any] = json.loads(output.read_text(encoding="utf-8"))
+        return dump
+
+
+def _cache_file(engine: str, version: str, python: str, search_path: str) -> Path:
+    root = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    seed = [python, search_path, PROBE.read_text(encoding="utf-8")]  # not resolved: a venv is a link's name
+    digest = hashlib.sha256("\0".join(seed).encode()).hexdigest()[:16]
+    return root / "harness" / "arguments" / f"{engine}-{version}-{digest}.json"
+
+
+def _fresh(cache: Path) -> dict[str, Any] | None:
+    """The kept answer, if every source file is still as it was."""
+    try:
+        dump: dict[str, Any] = json.loads(cache.read_text(encoding="utf-8"))
+        for path, (time, size) in dump["sources"].items():
+            status = Path(path).stat()
+            if (status.st_mtime_ns, status.st_size) != (time, size):
+                return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # absent, cut off, or of another form
+        return None
+    return dump if dump["sources"] and dump.get("options") else None
+
+
+def _keep(cache: Path, dump: dict[str, Any]) -> None:
+    """Keep the answer for the next time; a cache that cannot be written costs seconds, never a run."""
+    try:
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=cache.parent)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(dump, file)
+        Path(name).replace(cache)
+    except OSError:
+        return

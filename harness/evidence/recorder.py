@@ -1,0 +1,110 @@
+"""The recording reverse proxy: a client talks to it instead of to the server, and every prompt is on file.
+
+An evaluator keeps neither finish reason, usage nor latency, hides retries, and turns a null answer into a
+placeholder that it scores as wrong. All of that passes through here:
+
+- `requests.jsonl`, one line per prompt: order, digest of the prompt, status, error, attempt, finish reason,
+  tokens, digest of the text, times. See `recorder_lines.prompt_lines`.
+- `raw_responses.jsonl` beside it, one line per HTTP request: both bodies.
+"""
+
+import asyncio
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from harness.errors import HarnessError
+from harness.evidence.recorder_journal import Counts, Journal
+from harness.findings import Code
+
+_GRACE_S = 2.0
+_STOP_S = 15.0
+
+
+class Recorder:
+    """A proxy in front of `upstream` (a base URL) that records into `out`; a context manager.
+
+    It runs in one thread of its own while the context is open. Ask for `lost_evidence` after the end: a full
+    disk does not stop the answers, but makes them worthless.
+    """
+
+    def __init__(self, upstream: str, out: Path, *, host: str = "127.0.0.1", port: int = 0) -> None:
+        self._upstream = upstream.rstrip("/")
+        self._out = out
+        self._host = host
+        self._port = port
+        self._bound: Future[int] = Future()
+        self._journal: Journal | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Start. Raises HarnessError where the port is taken, or where the evidence cannot be written or
+        would overwrite an earlier recording."""
+        self._journal = Journal(self._out)
+        self._thread.start()
+        try:
+            self._port = self._bound.result()
+        except OSError as error:
+            self._thread.join()
+            self._journal.close()
+            what = f"the recorder cannot listen on {self._host}:{self._port}: {error.strerror}"
+            raise HarnessError(
+                what, cause="another program holds the port", fix="use port 0", code=Code.PORT_TAKEN
+            ) from error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def base_url(self) -> str:
+        """Where the client must send its requests."""
+        return f"http://{self._host}:{self._port}"
+
+    @property
+    def counts(self) -> Counts:
+        """Prompts so far. Safe from any thread."""
+        return self._journal.counts if self._journal else Counts()
+
+    @property
+    def lost_evidence(self) -> str | None:
+        """What is not on file although it should be, in words. Complete only after the end."""
+        return self._journal.lost_evidence if self._journal else None
+
+    def close(self) -> None:
+        """Stop taking requests, give those in flight two seconds, record the rest as aborted, release the
+        port. May be called again."""
+        if not self._thread.is_alive() or self._loop is None or self._journal is None:
+            return
+        self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join(_STOP_S)
+        if self._thread.is_alive():
+            self._journal.lose(f"the recorder did not stop within {_STOP_S:.0f} s")
+            return
+        self._journal.close()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:  # noqa: BLE001 - a dead proxy must be told to the thread that waits
+            if self._bound.done() and self._journal:
+                self._journal.lose(f"the recorder died: {type(error).__name__}: {error}")
+            else:
+                self._bound.set_exception(error)
+
+    async def _serve(self) -> None:
+        # Imported where it is used: aiohttp costs more time than `harness --help` may take.
+        from harness.evidence.recorder_proxy import Proxy
+
+        assert self._journal is not None
+        self._loop = asyncio.get_running_loop()
+        proxy = Proxy(self._upstream, self._journal)
+        self._bound.set_result(await proxy.start(self._host, self._port))
+        await self._stopping.wait()
+        await proxy.stop(_GRACE_S)

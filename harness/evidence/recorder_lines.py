@@ -1,0 +1,204 @@
+"""The lines of evidence about one HTTP request: one for each of its prompts, and one with both bodies.
+
+Pure. What a server answers is hostile text: it is escaped by the JSON encoder, always. Headers are never
+written, and what looks like a key in a body is taken out.
+"""
+
+import json
+import zlib
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from harness.evidence.recorder_answers import (
+    Answer,
+    error_text,
+    has_text,
+    merge_events,
+    read_answers,
+    read_events,
+)
+from harness.evidence.recorder_prompts import Ask, prompt_sha256
+
+RAW_LIMIT = 4 << 20  # bytes of one body that the raw file keeps
+READ_LIMIT = 64 << 20  # bytes of one answer that are read at all
+_SECRET_KEYS = ("api_key", "apikey", "api-key", "authorization", "access_token", "password")
+_REDACTED = "[redacted]"
+
+
+class Body:
+    """A request's or an answer's body, without its content encoding."""
+
+    def __init__(self, data: bytes, encoding: str = "") -> None:
+        self.data = _decoded(data, encoding)
+
+    @cached_property
+    def json(self) -> Any:
+        """The body as JSON; None when it is not (a bare `null` says no more)."""
+        try:
+            return json.loads(self.data)
+        except (ValueError, RecursionError):
+            return None
+
+    def evidence(self) -> tuple[str, bool]:
+        """The body as one line of JSON, a JSON string where it is none itself, and whether it was cut."""
+        text = self.data[:RAW_LIMIT].decode("utf-8", "replace")
+        if len(self.data) > RAW_LIMIT:
+            return json.dumps(text), True
+        payload = self.json
+        if payload is None:
+            return json.dumps(text), False
+        if isinstance(payload, dict) and any(key.lower() in _SECRET_KEYS for key in payload):
+            payload = {
+                key: _REDACTED if key.lower() in _SECRET_KEYS else value for key, value in payload.items()
+            }
+        elif self.data.isascii() and not any(odd in self.data for odd in (b"\n", b"\r", b"NaN", b"Infinity")):
+            return text, False  # valid JSON on one line already: exactly what was sent
+        try:
+            return json.dumps(payload, allow_nan=False), False
+        except ValueError:  # NaN is no JSON, though Python reads it
+            return json.dumps(text), False
+
+
+@dataclass(slots=True, kw_only=True)
+class Exchange:
+    """One HTTP request on its way through the proxy, filled in as it goes.
+
+    `status` is what the client got to see, 0 when there was no answer to pass on. Times are seconds since
+    the recorder started. `arrivals` are (bytes so far, time) of each piece of a stream.
+    """
+
+    http_id: int
+    method: str
+    path: str
+    received_at: str
+    started_s: float
+    request: Body
+    secrets: tuple[str, ...] = ()
+    ask: Ask | None = None
+    first_seq: int = 0
+    attempts: tuple[int, ...] = ()
+    status: int = 0
+    streamed: bool = False
+    encoding: str = ""
+    error: str | None = None
+    client_gone: bool = False
+    size: int = 0
+    chunks: list[bytes] = field(default_factory=list)
+    arrivals: list[tuple[int, float]] = field(default_factory=list)
+
+    def add(self, chunk: bytes, now_s: float) -> None:
+        """A piece of the answer has arrived. Beyond READ_LIMIT nothing is kept."""
+        self.size += len(chunk)
+        if self.size > READ_LIMIT:
+            self.error = f"the answer is longer than {READ_LIMIT >> 20} MiB and was not read"
+            return
+        self.chunks.append(chunk)
+        if self.streamed:
+            self.arrivals.append((self.size, now_s))
+
+
+def prompt_lines(exchange: Exchange, ask: Ask, answer: Body, finished_s: float) -> list[dict[str, Any]]:
+    """What `requests.jsonl` says about each prompt of this request."""
+    answers, usage, ttft_s = _read(exchange, ask, answer)
+    lines = []
+    for index, (prompt, got, attempt) in enumerate(zip(ask.prompts, answers, exchange.attempts, strict=True)):
+        error = exchange.error or ask.problem or got.error
+        lines.append(
+            {
+                "seq": exchange.first_seq + index,
+                "http_id": exchange.http_id,
+                "index": index,
+                "path": exchange.path,
+                "prompt_sha256": prompt.sha256,
+                "prompt_chars": prompt.chars,
+                "attempt": attempt,
+                "status": exchange.status,
+                "error": None if error is None else _redact(error, exchange.secrets),
+                "client_gone": exchange.client_gone,
+                "finish_reason": got.finish_reason,
+                "prompt_tokens": got.prompt_tokens,
+                "completion_tokens": got.completion_tokens,
+                "usage": usage if index == 0 else None,
+                "choices": got.choices,
+                **_text_facts(got),
+                "streamed": exchange.streamed,
+                "ttft_s": ttft_s,
+                "latency_s": round(finished_s - exchange.started_s, 6),
+                "received_at": exchange.received_at,
+                "started_s": round(exchange.started_s, 6),
+                "finished_s": round(finished_s, 6),
+            }
+        )
+    return lines
+
+
+def raw_line(exchange: Exchange, answer: Body) -> str:
+    """What `raw_responses.jsonl` says about this request: one JSON object, without the line's end."""
+    request, request_cut = exchange.request.evidence()
+    response, response_cut = answer.evidence() if exchange.chunks else ("null", False)
+    facts = json.dumps(
+        {
+            "http_id": exchange.http_id,
+            "method": exchange.method,
+            "path": exchange.path,
+            "received_at": exchange.received_at,
+            "status": exchange.status,
+            "error": exchange.error,
+            "client_gone": exchange.client_gone,
+            "truncated": request_cut or response_cut or exchange.size > READ_LIMIT,
+        }
+    )
+    line = f'{facts[:-1]}, "request": {request}, "response": {response}}}'
+    return _redact(line, tuple(json.dumps(secret)[1:-1] for secret in exchange.secrets))
+
+
+def _read(exchange: Exchange, ask: Ask, answer: Body) -> tuple[list[Answer], Any, float | None]:
+    """The answers, the usage, and the time to the first token, of a stream that tells it."""
+    if not 200 <= exchange.status < 300:
+        error = f"HTTP {exchange.status}: {error_text(answer.json or answer.data[:1000].decode('utf-8', 'replace'))}"
+        return [Answer(error=error)] * len(ask.prompts), None, None
+    ttft_s = None
+    payload = answer.json
+    if exchange.streamed:
+        events = read_events(answer.data)
+        payload = merge_events(ask, [event for _, event in events])
+        first = next((end for end, event in events if has_text(ask, event)), None)
+        if first is not None and not exchange.encoding:
+            arrival = bisect_left(exchange.arrivals, (first, 0.0))
+            ttft_s = round(exchange.arrivals[arrival][1] - exchange.started_s, 6)
+    if payload is None:
+        return [Answer(error="the answer is not JSON")] * len(ask.prompts), None, None
+    answers, usage = read_answers(ask, payload, streamed=exchange.streamed)
+    return answers, usage, ttft_s
+
+
+def _text_facts(answer: Answer) -> dict[str, Any]:
+    """All None where there was no answer: that is not an empty one."""
+    if not answer.choices:
+        return dict.fromkeys(("text_sha256", "text_chars", "text_empty", "text_null"))
+    text = answer.text
+    return {
+        "text_sha256": None if text is None else prompt_sha256(text),
+        "text_chars": 0 if text is None else len(text),
+        "text_empty": text is None or not text.strip(),
+        "text_null": text is None,
+    }
+
+
+def _redact(text: str, secrets: tuple[str, ...]) -> str:
+    for secret in secrets:
+        text = text.replace(secret, _REDACTED)
+    return text
+
+
+def _decoded(body: bytes, encoding: str) -> bytes:
+    """At most READ_LIMIT bytes, for a small body may unfold to a huge one; as it is where it cannot be."""
+    if encoding.lower() not in ("gzip", "x-gzip", "deflate"):
+        return body
+    try:
+        return zlib.decompressobj(wbits=47).decompress(body, READ_LIMIT)
+    except zlib.error:
+        return body

@@ -1,0 +1,352 @@
+"""Processes that the harness owns: started in a session of their own, found again wherever they go, stopped
+to the last child, and nobody else's touched.
+"""
+
+import contextlib
+import ctypes
+import errno
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Self
+
+import psutil
+
+from harness.errors import ConfigError, HarnessError
+from harness.findings import Code
+from harness.host import proc
+from harness.host.proc import MARK
+from harness.host.sockets import listening
+
+POLL_S = 0.02
+SWEEP_S = 0.05
+SETTLE_S = 1.0  # children of a server that ended well need a moment to follow
+TERM_S = 3.0  # for those that did not follow, and are told themselves
+KILL_S = 10.0  # a process in the GPU driver may take seconds to die even of SIGKILL
+UNKNOWN_EXIT = 255
+_PR_SET_CHILD_SUBREAPER = 36
+
+How = Literal["exited", "terminated", "killed"]
+
+
+def become_subreaper() -> None:
+    """Orphans of our servers become our children, instead of init's: seen by descent, and reaped."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        reason = os.strerror(ctypes.get_errno())
+        raise HarnessError(f"this process cannot become a child subreaper: {reason}")
+
+
+def run_processes(run_id: str) -> list[psutil.Process]:
+    """All living processes that carry a mark of this run, of whichever server."""
+    marked = [each for each in proc.everybody().values() if proc.has_mark(each.pid, f"{run_id}:", prefix=True)]
+    return _handles(marked)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StopOutcome:
+    """How a stop went.
+
+    `how`: `exited` by itself before the stop, `terminated` by SIGTERM, or `killed`: SIGKILL was needed for
+    the process or one of its children (`forced` lists them). `leaked` are still alive in spite of it.
+    `exit_code` is None only where the process itself leaked.
+    """
+
+    exit_code: int | None
+    how: How
+    leaked: tuple[int, ...]
+    seconds: float
+    forced: tuple[int, ...] = ()
+
+
+class ManagedProcess:
+    """One started server and all that it started in turn. Made by `start`, ended by `stop`."""
+
+    def __init__(self, popen: subprocess.Popen[bytes], *, name: str, marker: str, log: Path) -> None:
+        self.name = name
+        self.marker = marker
+        self.log = log
+        self._popen = popen
+        self._exit_code: int | None = None
+        self._reaped = False
+        self._known: dict[int, int] = {}  # pid -> start time, of every process ever seen in the family
+        self._told: set[int] = set()
+        self._forced: set[int] = set()
+        self._outcome: StopOutcome | None = None
+        self._remember(proc.stat(popen.pid))
+
+    @classmethod
+    def start(
+        cls,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path,
+        log: Path,
+        marker: str,
+        cpus: Sequence[int] = (),
+        name: str,
+    ) -> Self:
+        """Start `argv` with exactly `env` plus the mark `HARNESS_RUN_MARK=<marker>` and `SPT_NOENV=1`,
+        output appended to `log`, bound to `cpus` from its first instruction.
+
+        `marker` is `<run id>:<name>`, unique to this process. Raises ConfigError when there is no such
+        program, HarnessError when the log or the cores cannot be had.
+        """
+        marked = {**env, MARK: marker, "SPT_NOENV": "1"}  # setproctitle would write over the mark otherwise
+        try:
+            with _opened(log) as output, _bound_to(cpus):
+                popen = subprocess.Popen(
+                    list(argv),
+                    env=marked,
+                    cwd=cwd,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        except (OSError, ValueError) as error:
+            raise _not_started(name, argv, cwd, error) from error
+        except BaseException:
+            _kill_marked(marker)  # an interrupt between fork and return must not leave an unknown child
+            raise
+        return cls(popen, name=name, marker=marker, log=log)
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def seen_pids(self) -> frozenset[int]:
+        """Every pid that was ever seen in the family, itself included."""
+        return frozenset(self._known)
+
+    def poll(self) -> int | None:
+        """Exit code, negative for a signal; None while it runs.
+
+        The ended process stays unreaped until `stop`: meanwhile its pid, which is also its session's
+        number, cannot be given to a stranger.
+        """
+        if self._exit_code is None:
+            try:
+                ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:  # somebody else collected it
+                self._reaped = True
+                self._exit_code = UNKNOWN_EXIT
+            else:
+                if ended is not None:
+                    by_itself = ended.si_code == os.CLD_EXITED
+                    self._exit_code = ended.si_status if by_itself else -ended.si_status
+        return self._exit_code
+
+    def exit_description(self) -> str:
+        """How it ended, for people: `exit code 3`, `killed by SIGKILL (9), often the kernel's ...`."""
+        code = self.poll()
+        if code is None:
+            return "still running"
+        if code == UNKNOWN_EXIT and self._reaped:
+            return "exit code unknown, somebody else collected it"
+        if code >= 0:
+            wrapped = f" (128 + {_signal_name(code - 128)}: a child was killed)" if 128 < code < 160 else ""
+            return f"exit code {code}{wrapped}"
+        text = f"killed by {_signal_name(-code)} ({-code})"
+        if self.pid in self._forced or (-code == signal.SIGTERM and self.pid in self._told):
+            return f"{text}, sent by the harness"
+        hints = {
+            signal.SIGKILL: ", often the kernel's out-of-memory killer",
+            signal.SIGSEGV: ", it crashed",
+            signal.SIGABRT: ", it gave up by itself (abort)",
+        }
+        return text + hints.get(signal.Signals(-code), "")
+
+    def members(self) -> list[psutil.Process]:
+        """All living processes of this server, re-parented ones too. Zombies do not count, and those that
+        were adopted are reaped here."""
+        everyone = proc.everybody()
+        sessions = () if self._reaped else (self.pid,)
+        living = proc.family(self.marker, sessions, self._known, everyone)
+        for process in living:
+            self._remember(process)
+        self._reap_adopted(everyone)
+        return _handles(living)
+
+    def owns_port(self, port: int, host: str = "127.0.0.1") -> bool:
+        """Whether members, and nobody but members, listen where a client of `host` would connect."""
+        inodes = {entry.inode for entry in listening(port, host)}
+        if not inodes:
+            return False
+        inodes -= proc.socket_inodes(self.pid)  # mostly it is the process itself
+        for member in self.members() if inodes else ():
+            inodes -= proc.socket_inodes(member.pid)
+        return not inodes
+
+    def stop(self, grace_s: float) -> StopOutcome:
+        """End the process and its whole family; stopping twice does no harm.
+
+        SIGTERM to the process alone (signalling the group makes an orderly shutdown look like a crash), up
+        to `grace_s` seconds for it, then SIGTERM to the members that remain, then SIGKILL to each. Every
+        step is tried even if an earlier one raises. Raises nothing of its own: see `leaked`.
+        """
+        if self._outcome is not None and not self._outcome.leaked:
+            return self._outcome
+        began = time.monotonic()
+        ended_before = self.poll() is not None
+        with contextlib.ExitStack() as steps:  # unwinds from the last to the first
+            steps.callback(self._reap)
+            steps.callback(self._kill_rest)
+            steps.callback(self._terminate_rest, grace_s)
+            steps.callback(self._terminate_main, grace_s)
+            self.members()  # remembered now, while descent still shows them
+        how: How = "killed" if self._forced else "exited" if ended_before else "terminated"
+        self._outcome = StopOutcome(
+            exit_code=self.poll(),
+            how=how,
+            leaked=tuple(member.pid for member in self.members()),
+            seconds=time.monotonic() - began,
+            forced=tuple(sorted(self._forced)),
+        )
+        return self._outcome
+
+    def _terminate_main(self, grace_s: float) -> None:
+        if self.poll() is not None:
+            return
+        self._told.add(self.pid)
+        os.kill(self.pid, signal.SIGTERM)  # unreaped, so the pid is still its own
+        deadline = time.monotonic() + grace_s
+        while self.poll() is None and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+
+    def _terminate_rest(self, grace_s: float) -> None:
+        ended = self.poll() is not None
+        if ended and self._gone_within(min(SETTLE_S, grace_s)):
+            return
+        for member in self.members():
+            self._told.add(member.pid)
+            with contextlib.suppress(psutil.Error):
+                member.terminate()
+        self._gone_within(min(TERM_S, grace_s))
+
+    def _kill_rest(self) -> None:
+        deadline = time.monotonic() + KILL_S
+        empty_sweeps = 0
+        while empty_sweeps < 2 and time.monotonic() < deadline:  # one sweep may miss a child being forked
+            members = self.members()
+            empty_sweeps = 0 if members else empty_sweeps + 1
+            for member in members:
+                with contextlib.suppress(psutil.Error):
+                    member.kill()
+                    self._forced.add(member.pid)
+            time.sleep(SWEEP_S if members else POLL_S)
+
+    def _gone_within(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while self.members():
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(SWEEP_S)
+        return True
+
+    def _reap(self) -> None:
+        if self.poll() is not None:
+            self._popen.poll()
+            self._reaped = True
+
+    def _reap_adopted(self, everyone: Mapping[int, proc.Stat]) -> None:
+        """Only the family's: another part of this program waits for its own children's exit codes."""
+        for process in everyone.values():
+            ours = self._known.get(process.pid) == process.started or (
+                process.session == self.pid and not self._reaped
+            )
+            adopted = process.parent == os.getpid() and process.pid != self.pid
+            if ours and adopted and not process.living:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(process.pid, os.WNOHANG)
+
+    def _remember(self, process: proc.Stat | None) -> None:
+        if process is not None:
+            self._known[process.pid] = process.started
+
+
+def _handles(processes: Sequence[proc.Stat]) -> list[psutil.Process]:
+    """psutil checks pid and start time before it signals, so a pid in use again is safe from us."""
+    found = []
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            handle = psutil.Process(process.pid)
+            if proc.is_same(process):
+                found.append(handle)
+    return found
+
+
+def _kill_marked(marker: str) -> None:
+    for handle in _handles(proc.family(marker, (), {}, proc.everybody())):
+        with contextlib.suppress(psutil.Error):
+            handle.kill()
+
+
+@contextlib.contextmanager
+def _opened(log: Path) -> Iterator[int]:
+    """A descriptor, so that no reader is needed: an unread pipe stops a chatty server for ever."""
+    try:
+        descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise HarnessError(
+            f"the log {log} cannot be opened: {error.strerror}",
+            cause="the disk is full" if full else "the directory is missing or not writable",
+            fix="make room, or choose another --runs-dir",
+            code=Code.DISK_FULL if full else None,
+        ) from error
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _bound_to(cpus: Sequence[int]) -> Iterator[None]:
+    """Bind the calling thread, whose mask the child inherits at the fork: set afterwards, it would miss the
+    threads that the child has made by then."""
+    if not cpus:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, cpus)
+    except OSError as error:
+        raise HarnessError(
+            f"no process may be bound to the cores {list(cpus)}: {error.strerror}",
+            cause="they lie outside this process's own affinity mask or cgroup",
+        ) from error
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _not_started(name: str, argv: Sequence[str], cwd: Path, error: OSError | ValueError) -> Exception:
+    program = argv[0] if argv else "(empty command)"
+    if not cwd.is_dir():
+        return HarnessError(f"{name} cannot be started in {cwd}: there is no such directory")
+    if isinstance(error, FileNotFoundError) and Path(program).exists():
+        why = "the file is there, but the interpreter named in its first line is not"
+    elif isinstance(error, FileNotFoundError):
+        why = "there is no such program"
+    else:
+        why = str(error)
+    return ConfigError(
+        f"{name} cannot be started: `{program}`: {why}",
+        fix="install it, or name another one (`python:` or `binary:` of the lane); `harness doctor` lists "
+        "what was found",
+    )
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

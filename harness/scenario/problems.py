@@ -1,0 +1,92 @@
+"""Everything that is wrong with a scenario, each with its place and the nearest thing that would be right."""
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from harness.errors import ConfigError
+
+SHOWN_PROBLEMS = 100
+LISTED_NAMES = 25
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where something was written: a file with line and column, both from 1, or an option (line 0)."""
+
+    source: str
+    line: int = 0
+    column: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.line}:{self.column}" if self.line else self.source
+
+
+@dataclass(slots=True)
+class Problems:
+    """Collects problems; the same sentence about the same place is kept once."""
+
+    _found: dict[str, Place] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def add(self, place: Place, sentence: str, *, given: str = "", known: Iterable[str] = ()) -> None:
+        """`given` is what was written and `known` what could have been: the nearest one is suggested."""
+        hint = suggest(given, known) if given else ""
+        self._found.setdefault(f"{place}: {sentence}{' ' if hint else ''}{hint}", place)
+
+    def texts(self) -> tuple[str, ...]:
+        """Options of the command line first, then each file from top to bottom."""
+        sources = list(dict.fromkeys(place.source for place in self._found.values()))
+
+        def order(item: tuple[str, Place]) -> tuple[bool, int, int, int]:
+            place = item[1]
+            return place.line > 0, sources.index(place.source), place.line, place.column
+
+        texts = [text for text, _ in sorted(self._found.items(), key=order)]
+        if len(texts) > SHOWN_PROBLEMS:
+            texts = [*texts[:SHOWN_PROBLEMS], f"... and {len(texts) - SHOWN_PROBLEMS} more"]
+        return tuple(texts)
+
+    def raise_if_any(self, name: str) -> None:
+        """Raise one ConfigError with all of them."""
+        if self._found:
+            count = len(self._found)
+            word = "a problem" if count == 1 else f"{count} problems"
+            raise ConfigError(
+                f"scenario {quote(name)} has {word}; nothing was started.", problems=self.texts()
+            )
+
+
+def suggest(given: str, known: Iterable[str]) -> str:
+    """`Did you mean ...?`, or the list of what is known where nothing is near and the list is short."""
+    names = list(dict.fromkeys(known))
+    near = nearest(given, names)
+    if near:
+        return f"Did you mean {quote(near[0])}?"
+    if 0 < len(names) <= LISTED_NAMES:
+        return f"Known: {', '.join(map(printable, names))}."
+    return ""
+
+
+def nearest(given: str, known: Iterable[str]) -> list[str]:
+    """Up to three known names that resemble `given`, nearest first; upper and lower case are alike."""
+    folded: dict[str, str] = {}
+    for name in known:
+        folded.setdefault(name.casefold(), name)
+    matches = difflib.get_close_matches(given[:200].casefold(), folded, n=3, cutoff=0.6)
+    return [folded[match] for match in matches]
+
+
+def printable(text: str) -> str:
+    """The text with control characters and broken Unicode escaped, safe for any terminal and file."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text
+    )
+
+
+def quote(text: str, limit: int = 60) -> str:
+    """The text in backticks, printable, and cut where it is long."""
+    shown = printable(text[: limit + 1])
+    return f"`{shown}`" if len(shown) <= limit else f"`{shown[: limit - 3]}...`"

@@ -1,0 +1,180 @@
+"""Running the whole program as a user does: a subprocess, a scenario file, a run, a clean machine."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+STUB = Path(__file__).parents[1] / "servers" / "llama_stub.py"
+MARK = "HARNESS_RUN_MARK"
+DOCS = 16
+LIMIT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one invocation left: exit code, output, and the newest run directory."""
+
+    code: int
+    stdout: str
+    stderr: str
+    run: Path | None
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        assert self.run is not None, self.stderr
+        loaded: dict[str, Any] = json.loads((self.run / "summary.json").read_text(encoding="utf-8"))
+        return loaded
+
+    def codes(self) -> set[str]:
+        """Every finding code anywhere in the summary."""
+        found: set[str] = set()
+
+        def walk(node: object) -> None:
+            if isinstance(node, dict):
+                if isinstance(node.get("code"), str):
+                    found.add(node["code"])
+                for value in node.values():
+                    walk(value)
+            elif isinstance(node, list):
+                for value in node:
+                    walk(value)
+
+        walk(self.summary)
+        return found
+
+
+@dataclass(slots=True)
+class Bench:
+    """A scratch directory with a data set, a model file and a way to run `harness`."""
+
+    root: Path
+    env: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def runs(self) -> Path:
+        return self.root / "runs"
+
+    def lane(self, fault: str = "", **more: Any) -> dict[str, Any]:
+        """A lane on the misbehaving server; `more` is laid over it."""
+        env = {
+            "STUB_ANSWERS": str(self.root / "data" / "test.jsonl"),
+            "STUB_ACCURACY": "0.75",
+            "STUB_FAULT": fault,
+        }
+        lane: dict[str, Any] = {
+            "engine": "llamacpp",
+            "binary": str(STUB),
+            "model": {"path": str(self.root / "model.gguf"), "served_name": "stub"},
+            "env": env,
+            "timeouts": {"start_s": 4, "start_cap_s": 20, "request_s": 10, "stop_s": 1},
+            "checks": {"gsm8k": self.check()},
+        }
+        return lane | more
+
+    def check(self, **more: Any) -> dict[str, Any]:
+        base = {
+            "dataset": str(self.root / "data"),
+            "num_concurrent": 4,
+            "batch_size": 2,
+            "max_gen_toks": 64,
+            "max_retries": 2,
+            "timeout_s": 6,
+        }
+        return base | more
+
+    def scenario(self, lanes: dict[str, Any], pairs: dict[str, Any] | None = None) -> Path:
+        file = self.root / "scenario.yaml"
+        file.write_text(yaml.safe_dump({"lanes": lanes, "pairs": pairs or {}}), encoding="utf-8")
+        return file
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "harness", *arguments],
+            cwd=self.root,
+            env={**os.environ, **self.env},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def harness(self, *arguments: str) -> Outcome:
+        return self.finish(self.start(*arguments))
+
+    def finish(self, process: subprocess.Popen[str], limit_s: float = LIMIT_S) -> Outcome:
+        try:
+            stdout, stderr = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+            stdout, stderr = process.communicate(timeout=30)
+            pytest.fail(f"harness did not end within {limit_s} s:\n{stdout}\n{stderr}")
+        assert "Traceback" not in stderr, stderr
+        return Outcome(process.returncode, stdout, stderr, self.newest())
+
+    def newest(self) -> Path | None:
+        latest = self.runs / "latest"
+        return latest.resolve() if latest.exists() else None
+
+    def run(self, lanes: dict[str, Any], pairs: dict[str, Any] | None = None, *more: str) -> Outcome:
+        return self.harness("run", str(self.scenario(lanes, pairs)), *more)
+
+
+def marked(run: Path | None) -> list[psutil.Process]:
+    """Living processes that carry the mark of this run."""
+    if run is None:
+        return []
+    found = []
+    for process in psutil.process_iter():
+        try:
+            mark = process.environ().get(MARK, "")
+            if mark.startswith(f"{run.name}:") and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def assert_clean(run: Path | None, within_s: float = 8.0) -> None:
+    """No process of the run is left, and every port it leased can be bound again."""
+    deadline = time.monotonic() + within_s
+    while marked(run) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert marked(run) == []
+    if run is None:
+        return
+    from harness.host.ports import still_bound
+
+    record = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    for lane in record["lanes"].values():
+        for server in lane["servers"]:
+            assert still_bound(list(server["ports"].values())) == []
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    (tmp_path / "data").mkdir()
+    write_documents(tmp_path / "data" / "train.jsonl", range(100, 108))
+    write_documents(tmp_path / "data" / "test.jsonl", range(DOCS))
+    (tmp_path / "model.gguf").write_bytes(b"GGUF stub")
+    yield made
+    assert_clean(made.newest())
+
+
+def write_documents(path: Path, numbers: Sequence[int]) -> None:
+    with path.open("w", encoding="utf-8") as out:
+        for number in numbers:
+            question = f"Mei has {number + 3} apples and buys {2 * number + 1} more. How many has she now?"
+            total = 3 * number + 4
+            answer = f"{number + 3} + {2 * number + 1} = {total}\n#### {total}"
+            out.write(json.dumps({"question": question, "answer": answer}) + "\n")
