@@ -103,10 +103,9 @@ def _total(counts: Iterable[int | None]) -> int | None:
 
 def _counts(requests: list[Request], documents: list[AskedDocument]) -> Iterator[Finding]:
     if len(requests) != len(documents):
+        sent = f"the server was sent {len(requests)} prompts for {len(documents)} documents"
         meaning = "hidden retries" if len(requests) > len(documents) else "answers from a cache"
-        message = (
-            f"the server was sent {len(requests)} prompts for {len(documents)} documents: this means {meaning}"
-        )
+        message = f"{sent}: this means {meaning}"
         yield Finding(code=Code.REQUEST_COUNT, message=message)
     seen = Counter(request.prompt_sha256 for request in requests)
     for document in documents:
@@ -121,7 +120,8 @@ def _one(request: Request, where: str) -> Iterator[Finding]:
         message = f"the request failed with status {request.status}: {what}"
         yield Finding(code=Code.REQUEST_FAILED, message=message, where=where)
     elif request.finish_reason == "length":
-        message = f"the answer was cut at the output limit after {request.completion_tokens} tokens"
+        tokens = "" if request.completion_tokens is None else f" after {request.completion_tokens} tokens"
+        message = f"the answer was cut at the output limit{tokens}"
         yield Finding(code=Code.TRUNCATED, message=message, where=where)
     elif request.finish_reason is None:
         message = "the server gave no finish reason: whether the answer was cut is unknown"

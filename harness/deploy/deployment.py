@@ -96,12 +96,14 @@ def _start(
     difference = engine.environment(launch)
     log = launch.folder / ("server.log" if alone else f"{launch.role}.log")
     _write_command(launch, argv, difference, alone=alone)
+    marker = f"{run_id}:{launch.lane}:{launch.role}"
+    guard.watch(marker)
     process = ManagedProcess.start(
         argv,
         env={**os.environ, **difference},
         cwd=launch.folder,
         log=log,
-        marker=f"{run_id}:{launch.lane}:{launch.role}",
+        marker=marker,
         cpus=launch.cpus,
         name=f"{launch.lane}/{launch.role}",
     )
@@ -153,6 +155,7 @@ def _stop_all(up: Deployment, grace_s: float) -> None:
             continue
         record.exit_code = outcome.exit_code
         record.stop = outcome.how
-        if outcome.how == "killed":
-            message = f"{server.role} ignored SIGTERM for {grace_s:.0f} s and was killed"
+        if outcome.forced:
+            pids = ", ".join(map(str, outcome.forced))
+            message = f"{server.role} did not end on SIGTERM within {grace_s:.0f} s; killed: pid {pids}"
             up.findings.append(Finding(code=Code.FORCED_KILL, message=message, where=str(server.log)))

@@ -44,12 +44,14 @@ class RunningServer:
         code = self.process.poll()
         self.read_log()
         if code is not None:
+            for number, line in self._tail.finish():
+                self.scanner.feed(number, line)
+            self.scanner.close()
             raise self._ended(Code.SERVER_DIED if serving else Code.SERVER_EXITED)
         if self.scanner.fatal:
             raise self._fatal()
 
     def _ended(self, code: Code) -> TargetError:
-        self.scanner.close()
         when = "while it was serving" if code is Code.SERVER_DIED else "before it was ready"
         causes = self.scanner.causes()
         what = f"{self._title()} ended {when}: {self.process.exit_description()}"

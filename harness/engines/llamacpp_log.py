@@ -1,74 +1,109 @@
-"""How to read the log of llama.cpp's server, embedded or `llama-server`, old and new line formats."""
+"""How to read the log of llama.cpp's server, embedded or `llama-server`, in old and new line formats."""
 
 import re
 
 from harness.engines.base import LogGrammar
-from harness.engines.log_rules import COMMON_CAUSES, COMMON_NOISE, PORT_IN_USE, STOPPING, rules, unexpected
+from harness.engines.log_rules import (
+    COMMON_CAUSES,
+    COMMON_NOISE,
+    PORT_IN_USE,
+    STOPPING,
+    rules,
+    unexpected,
+)
 
-# `0.00.558.297 I srv          init: message`: minutes.seconds.milliseconds.microseconds since the start, level,
-# component, function. Older builds print the function alone: `srv  load_model: message`.
-_STAMP = r"(?:\d+\.\d\d\.\d{3}\.\d{3} )?"
-_ANY = rf"{_STAMP}(?:[IWEDT] )?(?:(?:\w+ +)?[\w()~]+: +)?(?:\w+: )?"
+# `0.00.558.297 I srv          init: message`: minutes.seconds.milliseconds.microseconds since the start,
+# level, component, function. Older builds print `srv  load_model: message` or `llama_kv_cache: message`.
+_STAMP = r"(?:\d+\.\d\d\.\d{3}\.\d{3} [IWEDT] )?"
+_PLACE = r"(?:(?:\w+ +)?[\w()~]+: +)?(?:\w+: )?"
+_ANY = _STAMP + _PLACE
+_ERROR = rf"(?:\d+\.\d\d\.\d{{3}}\.\d{{3}} E )?{_PLACE}"
 
 GRAMMAR = LogGrammar(
-    ready=re.compile(rf"^{_ANY}(?:server is listening on http|listening on http|all slots are idle)"),
+    ready=re.compile(rf"^{_ANY}(?:(?:server is )?listening on http|all slots are idle)"),
     phases=rules(
         _ANY,
-        ("args", r"build_info: |build: \d+ \(|system_info: |system info: "),
-        ("loading", r"loading model"),
+        ("args", r"build_info: ", r"build: \d+ \(", r"system[_ ]info: "),
+        ("loading", r"loading model$", r"loading model '"),
         ("tensors", r"loading model tensors"),
-        ("kv-cache", r"size = .*cells"),
+        ("kv-cache", r"size = .* cells"),
         ("warmup", r"warming up the model"),
         ("loaded", r"model loaded"),
-        ("listening", r"(?:server is )?listening on http|HTTP server is listening"),
-        (STOPPING, r"cleaning up before exit|Received (?:second )?interrupt"),
+        ("listening", r"(?:server is )?listening on http", r"HTTP server is listening"),
+        (STOPPING, r"[Rr]eceived (?:second )?(?:interrupt|SIG)"),
     ),
-    progress=re.compile(r"^\.+$|load_tensors: |fitting params|warming up|graph_reserve|sched_reserve"),
+    progress=re.compile(r"^\.{2,}$|load_tensors: |fitting params|warming up|sched_reserve: reserving"),
     fatal=(
         *rules(
-            _ANY,
-            ("unknown flag", r"(?:error: )?(?:invalid argument: |unknown argument)"),
-            ("bad flag or flag value", r"error while handling argument|error: (?:argument|the argument)"),
-            (PORT_IN_USE, r"couldn't bind (?:HTTP server|to server) socket"),
+            _ERROR,
+            ("unknown flag", r"(?:error: )?invalid argument: ", r"(?:error: )?unknown argument"),
             (
-                "model file not found",
-                r"failed to open (?:GGUF file|model)|gguf_init_from_file: failed to open|.*No such file or directory",
+                "bad flag or flag value",
+                r"error while handling argument ",
+                r"(?:error: )?expected value for argument",
             ),
+            (PORT_IN_USE, r"couldn't bind (?:HTTP )?(?:server )?socket"),
+            ("model file not found", r"failed to open GGUF file ", r"failed to open \S+\.gguf"),
             (
                 "model file damaged or not a GGUF",
-                r"invalid magic|.*(?:tensor data is not within|data is not within the file bounds|model is corrupted"
-                r"|key not found in model|invalid GGUF|failed to read (?:magic|key|tensor|tensor info|header))",
+                r"invalid magic characters",
+                r"failed to read (?:magic|header|key|tensor|version)",
+                r"key '[\w.]+' has invalid GGUF type",
+                r"error loading model: .*(?:data is not within the file bounds|model is corrupted)",
+                r"error loading model: .*(?:key not found in model|missing tensor|wrong (?:number|shape))",
             ),
-            ("model architecture not supported", r".*unknown model architecture"),
+            ("model architecture not supported", r"error loading model: .*unknown model architecture"),
             (
                 "GPU out of memory",
-                r".*(?:cudaMalloc failed|CUDA error: out of memory|ErrorOutOfDeviceMemory)",
+                r"allocating [\d.]+ MiB on device \d+: cudaMalloc failed",
+                r"(?:ggml_vulkan: )?Device memory allocation .* failed",
+                r"error loading model: unable to allocate (?:CUDA|ROCm|Vulkan|Metal)",
             ),
-            ("host out of memory", r".*(?:failed to allocate|unable to allocate|std::bad_alloc)"),
+            (
+                "host out of memory",
+                r"insufficient memory \(attempted to allocate",
+                r"failed to allocate ",
+                r"error loading model: unable to allocate ",
+                r"failed to initialize the context: failed to allocate",
+            ),
             *COMMON_CAUSES,
-            ("CUDA error", r"(?:ggml_cuda_error|CUDA error)"),
-            ("assertion failed inside llama.cpp", r".*GGML_ASSERT\("),
+            ("assertion failed inside llama.cpp", r"\S*: ?GGML_ASSERT\("),
         ),
         unexpected(),
         *rules(
-            _ANY,
-            ("context could not be created", r"failed to (?:create|initialize) (?:the )?context"),
+            _ERROR,
+            (
+                "context could not be created",
+                r"failed to (?:create|initialize)[ _](?:the )?context",
+            ),
             (
                 "model failed to load",
-                r"(?:failed|error|unable) (?:to )?load(?:ing)? (?:the )?model|exiting due to",
+                r"error loading model: ",
+                r"failed to load model",
+                r"exiting due to model",
+            ),
+            (
+                "server could not start",
+                r"exiting due to ",
+                r"(?:error: )?Failed to init server",
             ),
         ),
     ),
     benign=rules(
         _ANY,
         ("security note", r"security: "),
-        ("context smaller than the model's", r"n_ctx_\w+ \(\d+\) < n_ctx_train"),
-        ("prompt fully cached", r".*need to evaluate at least 1 token|.*n_past was set to "),
+        ("context differs from the model's", r"n_ctx_\w+ \(\d+\) [<>] n_ctx_train"),
+        (
+            "prompt fully cached",
+            r"id +\d+ \| task \d+ \| (?:need to evaluate at least 1 token|n_past was set to )",
+        ),
+        ("fitting to memory failed", r"encountered an error while trying to fit params"),
         *COMMON_NOISE,
     ),
     detect=re.compile(
-        r"^\d+\.\d\d\.\d{3}\.\d{3} [IWEDT] |^llama_\w+|^ggml_\w+|^print_info: |^load_tensors: |^build: \d+ \("
-        r"|^srv  |^slot |^main: |GGML_ASSERT|^error: (?:invalid argument|unknown argument)|gguf_init"
+        r"^\d+\.\d\d\.\d{3}\.\d{3} [IWEDT] |^(?:llama_\w+|ggml_\w+|gguf_\w+|print_info|load_tensors|main): "
+        r"|^build: \d+ \(|^(?:srv|slot|que) +\w+: |GGML_ASSERT|^error: (?:invalid|unknown) argument"
+        r"|^error while handling argument|^error: Failed to init server"
     ),
     timestamp=re.compile(r"^(?:(?P<ts>\d+\.\d\d\.\d{3}\.\d{3}) [IWEDT] )?"),
 )

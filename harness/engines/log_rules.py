@@ -38,8 +38,12 @@ def raised(*texts: str) -> str:
 
 
 def unexpected() -> LogRule:
-    """The rule of last resort; the scanner asks it only about the last line of a traceback."""
-    return LogRule(UNEXPECTED, re.compile(r"^"))
+    """The rule of last resort: any line that can end a traceback. It means something only there."""
+    suffix = r"(?:[Ee]rror|Exception|Failure|Interrupt|Exit|Iteration|Warning|[Tt]imeout|Group|Fault|Killed)"
+    return LogRule(
+        UNEXPECTED,
+        re.compile(rf"^(?:(?:\w+\.)+[A-Z]*[a-z]\w*|\w*{suffix})(?::\s|:?$)"),
+    )
 
 
 # Rows of (cause, pattern, …) in order of what tells most. An engine puts its own rows around these.
@@ -114,13 +118,16 @@ COMMON_CAUSES: tuple[tuple[str, ...], ...] = (
             r"Failed to infer device type",
         ),
     ),
-    ("Python package missing", raised(r"^(?:\S+ )*(?:ModuleNotFoundError|PackageNotFoundError|ImportError)")),
+    (
+        "Python package missing or broken",
+        r"(?:\w+\.)*(?:ModuleNotFoundError|ImportError|PackageNotFoundError)\b",
+    ),
     ("CUDA error", r"CUDA error: ", raised(r"CUDA error: ")),
-    ("killed by signal", r"Killed$", r".*\bexit ?code:? ?=?-9\b"),
+    ("killed by signal", r"Killed$"),
     (
         "NCCL failure",
         raised(r"NCCL error", r"nccl\w+Error"),
-        r".*ProcessGroupNCCL.*(?:timed? ?out|Watchdog caught)",
+        r"\[?[EF]\d{4} [\d:.]+ +(?:\d+ )?ProcessGroupNCCL\.cpp:\d+\] ",
     ),
     (
         "native crash",
@@ -144,5 +151,5 @@ COMMON_NOISE: tuple[tuple[str, ...], ...] = (
     ("Python warning", r"\S+:\d+: (?:User|Future|Deprecation|Runtime|Resource|Pending\w*|Syntax)Warning: "),
     ("one request failed" + AND_TRACEBACK, r"ERROR:\s+Exception in ASGI application"),
     ("not an HTTP/1.1 request", r"WARNING:\s+Invalid HTTP request received"),
-    ("native library's note", r"\[?[EWI]\d{4} \d\d:\d\d:\d\d"),
+    ("native library's note", r"\[?[EWI]\d{4} \d\d:\d\d:\d\d(?!.*ProcessGroupNCCL)"),
 )

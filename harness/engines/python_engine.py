@@ -10,20 +10,23 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from harness.engines import flags as flag_rules
 from harness.engines.arguments import DATA, ArgumentList
 from harness.engines.base import Launch
+from harness.engines.environment import faked
+from harness.engines.flags import check, given
 from harness.errors import ConfigError
 
 PROBE = DATA / "parse_probe.py"
 PROBE_TIMEOUT_S = 180.0  # an engine imported from a slow network disk
 VERSION_TIMEOUT_S = 30.0
+ONE_PLACE = "flags in another file are neither checked nor compared; write them into the scenario"
+PLAIN_HTTP = "the harness talks plain HTTP, without a key, on the loopback address"
 ASK_VERSION = (
     "import importlib.metadata as m, sys\n"
     "for name in sys.argv[1:]:\n"
@@ -34,12 +37,20 @@ ASK_VERSION = (
 
 @dataclass(frozen=True, slots=True)
 class PythonEngine:
-    """One engine as a Python package. `distributions` are its names on a package index, the usual one first;
-    `remedy` says how to get it."""
+    """One engine as a Python package, and the rules for its flags and environment.
+
+    `distributions` are its names on a package index, the usual one first; `remedy` says how to get it.
+    `owned` flags are set by the harness, `refused` ones may not be given, for the reason beside them.
+    Variables that begin with one of `fakes`, but none of `forcing`, make the server invent its results.
+    """
 
     name: str
     distributions: tuple[str, ...]
     remedy: str
+    owned: tuple[str, ...]
+    refused: Mapping[str, str]
+    fakes: tuple[str, ...]
+    forcing: tuple[str, ...] = ()
 
     @property
     def variable(self) -> str:
@@ -81,24 +92,30 @@ class PythonEngine:
             _keep(cache, dump)
         return ArgumentList.of(self.name, version, source, dump)
 
-    def problems(self, launch: Launch, environment: Mapping[str, str], owned: Collection[str]) -> list[str]:
-        """What is wrong with the interpreter, the engine, the model and the flags of this launch."""
-        found = []
-        python = self.interpreter(launch)
-        if shutil.which(python) is None:
-            found.append(
-                f"there is no Python interpreter {python} for {self.name}; set `python:` or {self.variable}"
-            )
-        elif self.version(launch) is None:
-            found.append(
-                f"{python} has no {self.name}; {self.remedy}, or name another with `python:` or {self.variable}"
-            )
-        found += _model_problems(launch.model_path)
+    def problems(self, launch: Launch, environment: Mapping[str, str]) -> list[str]:
+        """What is wrong with the interpreter, the engine, the model, the flags and the environment."""
+        found = self._installation_problems(launch) + _model_problems(launch.model_path)
         try:
             arguments = self.arguments(launch, environment)
         except ConfigError as error:
-            return [*found, f"{error.what}: {error.fix}"]
-        return [*found, *flag_rules.check(launch.flags, arguments, owned)]
+            found.append(f"{error.what}: {error.fix}")
+        else:
+            found += check(launch.flags, arguments, self.owned)
+        found += (
+            f"{flag}: {why}" for flag, why in self.refused.items() if given(launch.flags, flag) is not None
+        )
+        if given(launch.flags, "--load-format") == "dummy":
+            found.append("--load-format dummy serves random weights; nothing measured on them means anything")
+        return found + faked({**os.environ, **environment}, *self.fakes, allowed=self.forcing)
+
+    def _installation_problems(self, launch: Launch) -> list[str]:
+        python = self.interpreter(launch)
+        if shutil.which(python) is None:
+            return [f"there is no interpreter {python} for {self.name}; set `python:` or {self.variable}"]
+        if self.version(launch) is None:
+            elsewhere = f"name another with `python:` or {self.variable}"
+            return [f"{python} has no {self.name}; {self.remedy}, or {elsewhere}"]
+        return []
 
 
 @lru_cache

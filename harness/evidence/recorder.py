@@ -9,6 +9,7 @@ placeholder that it scores as wrong. All of that passes through here:
 """
 
 import asyncio
+import contextlib
 import threading
 from concurrent.futures import Future
 from pathlib import Path
@@ -39,6 +40,7 @@ class Recorder:
         self._journal: Journal | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()
+        self._closed = False
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
 
     def __enter__(self) -> Self:
@@ -49,8 +51,7 @@ class Recorder:
         try:
             self._port = self._bound.result()
         except OSError as error:
-            self._thread.join()
-            self._journal.close()
+            self.close()
             what = f"the recorder cannot listen on {self._host}:{self._port}: {error.strerror}"
             raise HarnessError(
                 what, cause="another program holds the port", fix="use port 0", code=Code.PORT_TAKEN
@@ -80,14 +81,17 @@ class Recorder:
     def close(self) -> None:
         """Stop taking requests, give those in flight two seconds, record the rest as aborted, release the
         port. May be called again."""
-        if not self._thread.is_alive() or self._loop is None or self._journal is None:
+        if self._journal is None or self._closed:
             return
-        self._loop.call_soon_threadsafe(self._stopping.set)
+        self._closed = True
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended by itself, and said why
+                self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join(_STOP_S)
         if self._thread.is_alive():
             self._journal.lose(f"the recorder did not stop within {_STOP_S:.0f} s")
-            return
-        self._journal.close()
+        else:
+            self._journal.close()
 
     def _run(self) -> None:
         try:

@@ -5,42 +5,31 @@ written, and what looks like a key in a body is taken out.
 """
 
 import json
+import re
 import zlib
 from bisect import bisect_left
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
-from harness.evidence.recorder_answers import (
-    Answer,
-    error_text,
-    has_text,
-    merge_events,
-    read_answers,
-    read_events,
-)
-from harness.evidence.recorder_prompts import Ask, prompt_sha256
+from harness.evidence.recorder_answers import Answer, error_text, read_answers
+from harness.evidence.recorder_prompts import Ask, text_sha256
+from harness.evidence.recorder_stream import has_text, merge_events, read_events
 
 RAW_LIMIT = 4 << 20  # bytes of one body that the raw file keeps
 READ_LIMIT = 64 << 20  # bytes of one answer that are read at all
 _SECRET_KEYS = ("api_key", "apikey", "api-key", "authorization", "access_token", "password")
+_ODD = re.compile(rb"[\r\n]|NaN|Infinity")  # what keeps JSON from standing on a line of a file as it is
 _REDACTED = "[redacted]"
 
 
 class Body:
-    """A request's or an answer's body, without its content encoding."""
+    """A request's or an answer's body, without its content encoding. `json` is None where it is none (a bare
+    `null` says no more)."""
 
     def __init__(self, data: bytes, encoding: str = "") -> None:
         self.data = _decoded(data, encoding)
 
-    @cached_property
-    def json(self) -> Any:
-        """The body as JSON; None when it is not (a bare `null` says no more)."""
-        try:
-            return json.loads(self.data)
-        except (ValueError, RecursionError):
-            return None
+        self.json = _json(self.data)
 
     def evidence(self) -> tuple[str, bool]:
         """The body as one line of JSON, a JSON string where it is none itself, and whether it was cut."""
@@ -54,11 +43,11 @@ class Body:
             payload = {
                 key: _REDACTED if key.lower() in _SECRET_KEYS else value for key, value in payload.items()
             }
-        elif self.data.isascii() and not any(odd in self.data for odd in (b"\n", b"\r", b"NaN", b"Infinity")):
+        elif self.data.isascii() and not _ODD.search(self.data):
             return text, False  # valid JSON on one line already: exactly what was sent
         try:
             return json.dumps(payload, allow_nan=False), False
-        except ValueError:  # NaN is no JSON, though Python reads it
+        except (ValueError, RecursionError):  # NaN is no JSON, though Python reads it
             return json.dumps(text), False
 
 
@@ -105,7 +94,7 @@ def prompt_lines(exchange: Exchange, ask: Ask, answer: Body, finished_s: float) 
     answers, usage, ttft_s = _read(exchange, ask, answer)
     lines = []
     for index, (prompt, got, attempt) in enumerate(zip(ask.prompts, answers, exchange.attempts, strict=True)):
-        error = exchange.error or ask.problem or got.error
+        error = exchange.error or got.error or ask.problem
         lines.append(
             {
                 "seq": exchange.first_seq + index,
@@ -121,7 +110,7 @@ def prompt_lines(exchange: Exchange, ask: Ask, answer: Body, finished_s: float) 
                 "finish_reason": got.finish_reason,
                 "prompt_tokens": got.prompt_tokens,
                 "completion_tokens": got.completion_tokens,
-                "usage": usage if index == 0 else None,
+                "usage": _strict(usage) if index == 0 else None,
                 "choices": got.choices,
                 **_text_facts(got),
                 "streamed": exchange.streamed,
@@ -158,8 +147,8 @@ def raw_line(exchange: Exchange, answer: Body) -> str:
 def _read(exchange: Exchange, ask: Ask, answer: Body) -> tuple[list[Answer], Any, float | None]:
     """The answers, the usage, and the time to the first token, of a stream that tells it."""
     if not 200 <= exchange.status < 300:
-        error = f"HTTP {exchange.status}: {error_text(answer.json or answer.data[:1000].decode('utf-8', 'replace'))}"
-        return [Answer(error=error)] * len(ask.prompts), None, None
+        why = error_text(answer.json or answer.data[:1000].decode("utf-8", "replace"))
+        return [Answer(error=f"HTTP {exchange.status}: {why}")] * len(ask.prompts), None, None
     ttft_s = None
     payload = answer.json
     if exchange.streamed:
@@ -181,17 +170,33 @@ def _text_facts(answer: Answer) -> dict[str, Any]:
         return dict.fromkeys(("text_sha256", "text_chars", "text_empty", "text_null"))
     text = answer.text
     return {
-        "text_sha256": None if text is None else prompt_sha256(text),
+        "text_sha256": None if text is None else text_sha256(text),
         "text_chars": 0 if text is None else len(text),
         "text_empty": text is None or not text.strip(),
         "text_null": text is None,
     }
 
 
+def _strict(value: Any) -> Any:
+    """The value, or None where it cannot be written as strict JSON (NaN, infinities)."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (ValueError, RecursionError):
+        return None
+    return value
+
+
 def _redact(text: str, secrets: tuple[str, ...]) -> str:
     for secret in secrets:
         text = text.replace(secret, _REDACTED)
     return text
+
+
+def _json(data: bytes) -> Any:
+    try:
+        return json.loads(data) if data else None
+    except (ValueError, RecursionError):
+        return None
 
 
 def _decoded(body: bytes, encoding: str) -> bytes:

@@ -5,7 +5,6 @@ Pure. A client may put several prompts into one request; every one of them is a 
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -19,6 +18,10 @@ class Dialect(Enum):
     LLAMACPP = "/completion"  # llama.cpp's own
     GENERATE = "/generate"  # SGLang's and LightLLM's own
 
+
+# One encoder each: `json.dumps` would build a new one on every call with options.
+_compact = json.JSONEncoder(separators=(",", ":")).encode
+_canonical = json.JSONEncoder(separators=(",", ":"), sort_keys=True, ensure_ascii=False).encode
 
 _DIALECTS = {dialect.value: dialect for dialect in Dialect}
 
@@ -60,18 +63,30 @@ def dialect_of(path: str) -> Dialect | None:
 
 def prompt_sha256(prompt: Any) -> str:
     """Digest of a prompt: text, a list of token ids, or the messages of a chat."""
-    return hashlib.sha256(_text_of(prompt).encode("utf-8", "surrogatepass")).hexdigest()
+    return text_sha256(_text_of(prompt))
+
+
+def text_sha256(text: str) -> str:
+    """Digest of the UTF-8 of a text, lone surrogates and all."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def read_ask(dialect: Dialect, payload: Any) -> Ask:
     """What a parsed request body asks for; `payload` is None where the body was not JSON."""
     if payload is None:
         return _not_understood(dialect, "the request body is not JSON")
-    if not isinstance(payload, Mapping):
+    if not isinstance(payload, dict):
         return _not_understood(dialect, "the request body is not a JSON object")
     key = next((key for key in _PROMPT_KEYS[dialect] if payload.get(key) is not None), None)
     if key is None:
         return _not_understood(dialect, f"the request has no {' or '.join(_PROMPT_KEYS[dialect])}")
+    try:
+        return _understood(dialect, payload, key)
+    except RecursionError:
+        return _not_understood(dialect, "the request is nested too deeply")
+
+
+def _understood(dialect: Dialect, payload: dict[str, Any], key: str) -> Ask:
     value = payload[key]
     prompts = [value] if dialect is Dialect.CHAT else _split(value)
     settings = {name: setting for name, setting in payload.items() if name != key}
@@ -79,7 +94,7 @@ def read_ask(dialect: Dialect, payload: Any) -> Ask:
         dialect=dialect,
         prompts=tuple(_prompt(prompt) for prompt in prompts),
         choices=_choices(payload),
-        settings=hashlib.sha256(_canonical(settings).encode()).hexdigest(),
+        settings=text_sha256(_canonical(settings)),
     )
 
 
@@ -96,24 +111,21 @@ def _split(value: Any) -> list[Any]:
 
 
 def _prompt(prompt: Any) -> Prompt:
-    return Prompt(prompt_sha256(prompt), len(_text_of(prompt)))
+    text = _text_of(prompt)
+    return Prompt(text_sha256(text), len(text))
 
 
 def _text_of(prompt: Any) -> str:
     if isinstance(prompt, str):
         return prompt
     if isinstance(prompt, list) and all(isinstance(item, int) for item in prompt):
-        return json.dumps(prompt, separators=(",", ":"))
-    return json.dumps(prompt, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
+        return _compact(prompt)
+    return _canonical(prompt)
 
 
-def _choices(payload: Mapping[str, Any]) -> int:
+def _choices(payload: dict[str, Any]) -> int:
     parameters = payload.get("sampling_params") or payload.get("parameters")
     wanted = payload.get("n")
-    if wanted is None and isinstance(parameters, Mapping):
+    if wanted is None and isinstance(parameters, dict):
         wanted = parameters.get("n")
     return wanted if type(wanted) is int and wanted > 1 else 1
-
-
-def _canonical(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), sort_keys=True)

@@ -20,7 +20,7 @@ _HOP_BY_HOP = {
     *("connection", "keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authorization"),
     *("te", "trailer", "transfer-encoding", "upgrade"),
 }
-# The proxy reads the whole body before it asks, so it answers an expectation itself; `Host` names the next hop.
+# The proxy has read the whole body, so it answers an expectation itself; `Host` names the next hop.
 _NOT_SENT_ON = {*_HOP_BY_HOP, "expect", "host"}
 _KEY_HEADERS = ("Authorization", "X-Api-Key", "Api-Key")
 _SHORTEST_SECRET = 8  # shorter ones are placeholders such as EMPTY, which also stand in honest text
@@ -186,6 +186,8 @@ class Proxy:
     async def _refuse(
         self, request: web.BaseRequest, exchange: Exchange, error: Exception
     ) -> web.StreamResponse:
+        exchange.status, exchange.streamed = 0, False
+        exchange.chunks.clear()
         exchange.error = f"no answer from the server: {_words(error)}"
         message = f"recorder: no answer from {self._upstream}: {_words(error)}"
         body = {"error": {"message": message, "type": "upstream_error", "code": 502}}

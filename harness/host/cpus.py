@@ -1,4 +1,4 @@
-"""CPU cores for servers: whole cores, so that two servers never fight over one and spoil each other's times."""
+"""CPU cores for servers: whole ones, so that two servers never fight and spoil each other's times."""
 
 import os
 import time

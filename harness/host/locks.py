@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from harness.errors import HarnessError
+from harness.host.redact import redact_argv
 
 POLL_S = 0.02
 _TEXT_LIMIT = 300
@@ -153,7 +154,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _sign(descriptor: int, purpose: str) -> None:
-    text = f"pid {os.getpid()}, {purpose or shlex.join(sys.argv)}"
+    text = f"pid {os.getpid()}, {purpose or shlex.join(redact_argv(sys.argv))}"
     with contextlib.suppress(OSError):  # a full disk must not cost the lock, only its text
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, text.encode(errors="replace")[:_TEXT_LIMIT] + b"\n", 0)

@@ -119,7 +119,8 @@ class PortBook:
         raise HarnessError(
             f"no {len(names)} free ports between {self._range.start} and {self._range.stop - 1}: "
             f"{len(ports)} found, {len(held)} blocks of {BLOCK} held by other harness processes",
-            cause="; ".join(owners[:5]) or "the ports are in use, used up by this run, or inside the range "
+            cause="; ".join(owners[:5])
+            or "the ports are in use, used up by this run, or inside the range "
             "that the kernel gives to outgoing connections (net.ipv4.ip_local_port_range)",
             fix="end what holds them, or keep the kernel away: "
             f"sysctl net.ipv4.ip_local_reserved_ports={self._range.start}-{self._range.stop - 1}",

@@ -4,8 +4,9 @@ Standard library only, since the guardian process lives on this module alone. A 
 two reads: everything here says None, False or leaves it out, and never raises for that.
 """
 
+import contextlib
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 MARK = "HARNESS_RUN_MARK"
@@ -40,10 +41,15 @@ def stat(pid: int) -> Stat | None:
     return Stat(pid, fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))
 
 
-def command(pid: int) -> str:
-    """The command line in one line, else the title; empty when it cannot be read."""
-    words = _read(pid, "cmdline").rstrip(b"\0").replace(b"\0", b" ") or _read(pid, "comm").strip()
-    return words.decode(errors="replace")
+def argv(pid: int) -> list[str]:
+    """The command line; empty when it cannot be read. May hold secrets."""
+    words = _read(pid, "cmdline").rstrip(b"\0").split(b"\0")
+    return [word.decode(errors="replace") for word in words if word]
+
+
+def title(pid: int) -> str:
+    """The short name that `ps` and `top` show."""
+    return _read(pid, "comm").decode(errors="replace").strip() or "gone"
 
 
 def has_mark(pid: int, marker: str, *, prefix: bool = False) -> bool:
@@ -54,18 +60,16 @@ def has_mark(pid: int, marker: str, *, prefix: bool = False) -> bool:
 
 def socket_inodes(pid: int) -> set[int]:
     """Inodes of the sockets that the process has open; empty where that may not be looked at."""
-    found = set()
-    try:
-        names = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208 - hot
-    except OSError:
-        return found
-    for name in names:
-        try:
-            target = os.readlink(f"/proc/{pid}/fd/{name}")  # noqa: PTH115 - hot
-        except OSError:
-            continue
-        if target.startswith("socket:["):
-            found.add(int(target[8:-1]))
+    return {int(target[8:-1]) for target in _links(pid) if target.startswith("socket:[")}
+
+
+def files_in_use(pid: int, front: str) -> set[str]:
+    """Paths below `front` that the process has mapped or open; empty where that may not be looked at."""
+    found = {path for path in _links(pid) if path.startswith(front)}
+    for line in _read(pid, "maps").splitlines():
+        fields = line.split(maxsplit=5)  # address, permissions, offset, device, inode, path
+        if len(fields) == 6 and fields[5].startswith(os.fsencode(front)):
+            found.add(os.fsdecode(fields[5]))
     return found
 
 
@@ -113,6 +117,17 @@ def _add_descendants(found: dict[int, Stat], everyone: Iterable[Stat]) -> None:
             if child.pid not in found:
                 found[child.pid] = child
                 waiting.append(child.pid)
+
+
+def _links(pid: int) -> Iterator[str]:
+    """What the process's open descriptors point to."""
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208 - hot
+    except OSError:
+        return
+    for name in names:
+        with contextlib.suppress(OSError):
+            yield os.readlink(f"/proc/{pid}/fd/{name}")  # noqa: PTH115 - hot
 
 
 def _read(pid: int, name: str) -> bytes:

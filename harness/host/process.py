@@ -3,24 +3,25 @@ to the last child, and nobody else's touched.
 """
 
 import contextlib
-import ctypes
-import errno
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
 import psutil
 
-from harness.errors import ConfigError, HarnessError
-from harness.findings import Code
+from harness.errors import Problem
 from harness.host import proc
+from harness.host.members import handles, kill_marked, run_processes
 from harness.host.proc import MARK
 from harness.host.sockets import listening
+from harness.host.spawn import become_subreaper, spawn
+
+__all__ = ["ManagedProcess", "StopOutcome", "become_subreaper", "run_processes"]
 
 POLL_S = 0.02
 SWEEP_S = 0.05
@@ -28,23 +29,8 @@ SETTLE_S = 1.0  # children of a server that ended well need a moment to follow
 TERM_S = 3.0  # for those that did not follow, and are told themselves
 KILL_S = 10.0  # a process in the GPU driver may take seconds to die even of SIGKILL
 UNKNOWN_EXIT = 255
-_PR_SET_CHILD_SUBREAPER = 36
 
 How = Literal["exited", "terminated", "killed"]
-
-
-def become_subreaper() -> None:
-    """Orphans of our servers become our children, instead of init's: seen by descent, and reaped."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        reason = os.strerror(ctypes.get_errno())
-        raise HarnessError(f"this process cannot become a child subreaper: {reason}")
-
-
-def run_processes(run_id: str) -> list[psutil.Process]:
-    """All living processes that carry a mark of this run, of whichever server."""
-    marked = [each for each in proc.everybody().values() if proc.has_mark(each.pid, f"{run_id}:", prefix=True)]
-    return _handles(marked)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,20 +85,11 @@ class ManagedProcess:
         """
         marked = {**env, MARK: marker, "SPT_NOENV": "1"}  # setproctitle would write over the mark otherwise
         try:
-            with _opened(log) as output, _bound_to(cpus):
-                popen = subprocess.Popen(
-                    list(argv),
-                    env=marked,
-                    cwd=cwd,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-        except (OSError, ValueError) as error:
-            raise _not_started(name, argv, cwd, error) from error
+            popen = spawn(argv, env=marked, cwd=cwd, log=log, cpus=cpus, name=name)
+        except Problem:
+            raise
         except BaseException:
-            _kill_marked(marker)  # an interrupt between fork and return must not leave an unknown child
+            kill_marked(marker)  # an interrupt between fork and return must not leave an unknown child
             raise
         return cls(popen, name=name, marker=marker, log=log)
 
@@ -156,12 +133,12 @@ class ManagedProcess:
         text = f"killed by {_signal_name(-code)} ({-code})"
         if self.pid in self._forced or (-code == signal.SIGTERM and self.pid in self._told):
             return f"{text}, sent by the harness"
-        hints = {
+        hints: dict[int, str] = {
             signal.SIGKILL: ", often the kernel's out-of-memory killer",
             signal.SIGSEGV: ", it crashed",
             signal.SIGABRT: ", it gave up by itself (abort)",
         }
-        return text + hints.get(signal.Signals(-code), "")
+        return text + hints.get(-code, "")
 
     def members(self) -> list[psutil.Process]:
         """All living processes of this server, re-parented ones too. Zombies do not count, and those that
@@ -172,7 +149,7 @@ class ManagedProcess:
         for process in living:
             self._remember(process)
         self._reap_adopted(everyone)
-        return _handles(living)
+        return handles(living)
 
     def owns_port(self, port: int, host: str = "127.0.0.1") -> bool:
         """Whether members, and nobody but members, listen where a client of `host` would connect."""
@@ -194,14 +171,14 @@ class ManagedProcess:
         if self._outcome is not None and not self._outcome.leaked:
             return self._outcome
         began = time.monotonic()
-        ended_before = self.poll() is not None
         with contextlib.ExitStack() as steps:  # unwinds from the last to the first
             steps.callback(self._reap)
             steps.callback(self._kill_rest)
             steps.callback(self._terminate_rest, grace_s)
             steps.callback(self._terminate_main, grace_s)
             self.members()  # remembered now, while descent still shows them
-        how: How = "killed" if self._forced else "exited" if ended_before else "terminated"
+        told = self.pid in self._told
+        how: How = "killed" if self._forced else "terminated" if told else "exited"
         self._outcome = StopOutcome(
             exit_code=self.poll(),
             how=how,
@@ -269,80 +246,6 @@ class ManagedProcess:
     def _remember(self, process: proc.Stat | None) -> None:
         if process is not None:
             self._known[process.pid] = process.started
-
-
-def _handles(processes: Sequence[proc.Stat]) -> list[psutil.Process]:
-    """psutil checks pid and start time before it signals, so a pid in use again is safe from us."""
-    found = []
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            handle = psutil.Process(process.pid)
-            if proc.is_same(process):
-                found.append(handle)
-    return found
-
-
-def _kill_marked(marker: str) -> None:
-    for handle in _handles(proc.family(marker, (), {}, proc.everybody())):
-        with contextlib.suppress(psutil.Error):
-            handle.kill()
-
-
-@contextlib.contextmanager
-def _opened(log: Path) -> Iterator[int]:
-    """A descriptor, so that no reader is needed: an unread pipe stops a chatty server for ever."""
-    try:
-        descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        raise HarnessError(
-            f"the log {log} cannot be opened: {error.strerror}",
-            cause="the disk is full" if full else "the directory is missing or not writable",
-            fix="make room, or choose another --runs-dir",
-            code=Code.DISK_FULL if full else None,
-        ) from error
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _bound_to(cpus: Sequence[int]) -> Iterator[None]:
-    """Bind the calling thread, whose mask the child inherits at the fork: set afterwards, it would miss the
-    threads that the child has made by then."""
-    if not cpus:
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    try:
-        os.sched_setaffinity(0, cpus)
-    except OSError as error:
-        raise HarnessError(
-            f"no process may be bound to the cores {list(cpus)}: {error.strerror}",
-            cause="they lie outside this process's own affinity mask or cgroup",
-        ) from error
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-
-
-def _not_started(name: str, argv: Sequence[str], cwd: Path, error: OSError | ValueError) -> Exception:
-    program = argv[0] if argv else "(empty command)"
-    if not cwd.is_dir():
-        return HarnessError(f"{name} cannot be started in {cwd}: there is no such directory")
-    if isinstance(error, FileNotFoundError) and Path(program).exists():
-        why = "the file is there, but the interpreter named in its first line is not"
-    elif isinstance(error, FileNotFoundError):
-        why = "there is no such program"
-    else:
-        why = str(error)
-    return ConfigError(
-        f"{name} cannot be started: `{program}`: {why}",
-        fix="install it, or name another one (`python:` or `binary:` of the lane); `harness doctor` lists "
-        "what was found",
-    )
 
 
 def _signal_name(number: int) -> str:

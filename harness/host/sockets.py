@@ -1,6 +1,6 @@
 """Who listens on a TCP port of this machine, and whether the port can be bound.
 
-Read from /proc/net: one small file, where asking every process for its connections costs a hundred times more.
+Read from /proc/net: one small file, where asking every process for its connections costs far more.
 """
 
 import errno
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.host import proc
+from harness.host.redact import redact_argv
 
 LOOPBACK = "127.0.0.1"
 _WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 - compared with, never bound for service
@@ -64,7 +65,7 @@ def listener(port: int) -> Listener | None:
     if pid is None:
         command = f"a process of uid {entry.uid} that may not be looked at from here"
     else:
-        command = proc.command(pid)
+        command = " ".join(redact_argv(proc.argv(pid))) or proc.title(pid)
     return Listener(port=port, pid=pid, command=command, uid=entry.uid, address=entry.address)
 
 

@@ -28,8 +28,12 @@ class Problems:
 
     _found: dict[str, Place] = field(default_factory=dict)
 
-    def __bool__(self) -> bool:
-        return bool(self._found)
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def knows(self, place: Place) -> bool:
+        """Whether something is already said about this place of a file."""
+        return place.line > 0 and place in self._found.values()
 
     def add(self, place: Place, sentence: str, *, given: str = "", known: Iterable[str] = ()) -> None:
         """`given` is what was written and `known` what could have been: the nearest one is suggested."""
@@ -77,6 +81,15 @@ def nearest(given: str, known: Iterable[str]) -> list[str]:
         folded.setdefault(name.casefold(), name)
     matches = difflib.get_close_matches(given[:200].casefold(), folded, n=3, cutoff=0.6)
     return [folded[match] for match in matches]
+
+
+def is_unicode(text: str) -> bool:
+    """Whether the text can be written as UTF-8; half a surrogate pair cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def printable(text: str) -> str:

@@ -45,7 +45,7 @@ def _flag(value: object) -> object:
     if not all(isinstance(item, str) for item in items):
         raise ValueError("expected text, a number, `true`, `false`, or a list of text and numbers")
     for item in items:
-        one_line(item)
+        one_line(str(item))
     return value
 
 

@@ -10,11 +10,11 @@ scalars, several documents, more than 256 KiB, 10,000 values (aliases counted as
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
-from harness.scenario.problems import Place, Problems, printable, quote
+from harness.scenario.problems import Place, Problems, is_unicode, printable, quote
 from harness.scenario.tree import Entry, Leaf, Map, Node, Seq, Value, describe
 
 MAX_BYTES: Final = 256 * 1024
@@ -91,7 +91,7 @@ def read_value(text: str, place: Place, problems: Problems) -> Node | None:
     if text[:1] in ("[", "{", '"', "'"):
         node = read_text(text, place.source, problems)
         return None if node is None else _moved(node, place)
-    if not _is_unicode(text):
+    if not is_unicode(text):
         problems.add(place, "the value is not UTF-8 text.")
         return None
     return Leaf(resolve(text) if text else "", text, place)
@@ -130,7 +130,7 @@ class _Composer:
         self._anchors: dict[str, tuple[Node, int] | None] = {}
         self._count = 0
 
-    def mark(self, mark: yaml.Mark | None) -> Place:
+    def mark(self, mark: Any) -> Place:
         return self.place if mark is None else Place(self.source, mark.line + 1, mark.column + 1)
 
     def document(self) -> Node:
@@ -204,12 +204,12 @@ class _Composer:
 
     def _scalar(self, event: yaml.ScalarEvent) -> Leaf:
         text = event.value
-        if not _is_unicode(text):
+        if not is_unicode(text):
             raise _Broken(self.place, "half a surrogate pair is not a character.")
         return Leaf(text if event.style else resolve(text), text, self.place)
 
     def _alias(self, event: yaml.AliasEvent) -> Node:
-        name = event.anchor
+        name = str(event.anchor)
         if name not in self._anchors:
             raise _Broken(self.place, f"alias {quote('*' + name)} stands before any anchor of that name.")
         known = self._anchors[name]
@@ -246,11 +246,3 @@ def _syntax(error: yaml.MarkedYAMLError) -> str:
 
 def _place_of(before: str, source: str) -> Place:
     return Place(source, before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

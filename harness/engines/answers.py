@@ -1,0 +1,44 @@
+"""Answers of a server: made flat and comparable, or found to be none of this engine's."""
+
+import json
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from harness.engines.client import Client
+from harness.errors import TargetError
+from harness.scenario.model import Scalar
+
+# What reading an answer of an unexpected form raises.
+MALFORMED = (KeyError, IndexError, TypeError, AttributeError, ValueError)
+
+
+def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar | None]:
+    """`{"a": {"b": 1}}` becomes `{"a.b": 1}`. Lists, and empty objects, become their JSON text."""
+    flat: dict[str, Scalar | None] = {}
+    for key, value in data.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            flat.update(flatten(value, f"{name}."))
+        elif value is None or isinstance(value, (bool, int, float, str)):
+            flat[name] = value
+        else:
+            flat[name] = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+    return flat
+
+
+def without(config: Mapping[str, Scalar | None], patterns: Sequence[str]) -> dict[str, Scalar | None]:
+    """The entries whose name matches none of the wildcards."""
+    return {
+        name: value
+        for name, value in config.items()
+        if not any(fnmatchcase(name, pattern) for pattern in patterns)
+    }
+
+
+def strange(engine: str, client: Client, path: str, answer: object) -> TargetError:
+    """The error for an answer that this engine does not give."""
+    return TargetError(
+        f"{client.base_url}{path} answered in a form that {engine} does not use: {str(answer)[:300]}",
+        cause=f"another server holds the port, or this release of {engine} changed the answer",
+    )

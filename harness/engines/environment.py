@@ -1,0 +1,34 @@
+"""The environment every model server gets: offline, no proxies, its own cores and GPUs, an unbuffered log."""
+
+from harness.engines.base import Launch
+
+LOOPBACK = "127.0.0.1,localhost,::1"
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+
+
+def server_environment(launch: Launch) -> dict[str, str]:
+    """What any server is started with; the engine adds its own, and the lane's `env` overrules both."""
+    environment = {
+        "CUDA_VISIBLE_DEVICES": ",".join(launch.gpus),
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "DO_NOT_TRACK": "1",
+        "PYTHONUNBUFFERED": "1",
+        "NO_PROXY": LOOPBACK,
+        "no_proxy": LOOPBACK,
+        **dict.fromkeys(PROXIES, ""),
+    }
+    if launch.cpus:
+        environment["OMP_NUM_THREADS"] = str(len(launch.cpus))
+    return environment
+
+
+def faked(environment: dict[str, str], *prefixes: str, allowed: tuple[str, ...] = ()) -> list[str]:
+    """Sentences about variables that make a server invent its results, whoever set them."""
+    names = [name for name in environment if name.startswith(prefixes) and not name.startswith(allowed)]
+    return [
+        f"{name} is set to `{environment[name]}`: it makes the server fake what is to be measured; unset it"
+        for name in sorted(names)
+        if environment[name] not in ("", "0", "false", "False")
+    ]

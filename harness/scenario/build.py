@@ -1,0 +1,238 @@
+"""Expanded trees to the frozen types of `model.py`, with every reference checked."""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from harness.scenario.expand import RawLane
+from harness.scenario.model import Lane, ModelSpec, Pair, ServerSpec, Timeouts
+from harness.scenario.problems import Place, Problems, quote
+from harness.scenario.tree import Entry, Leaf, Map, Node, Seq, as_written, describe, plain, walk
+from harness.scenario.validate import UNFILLED, unknown_keys, validate
+from harness.scenario.written import NAME, WrittenLane, WrittenPair, WrittenServer
+
+# Roles that only pass requests on: the lane's GPUs are not for them.
+ROUTING: Final = ("master", "router")
+RESERVED: Final = re.compile(r".*\.(json|txt|log)|latest|pairs", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Builder:
+    """Makes lanes and pairs. Whatever is wrong goes to `problems`; None comes back then."""
+
+    engines: Collection[str]
+    check_params: Mapping[str, type[BaseModel]]
+    problems: Problems
+
+    def lane(self, raw: RawLane, *, strict: bool) -> Lane | None:
+        """A lane whose tree is filled in. Not strict: templates and lanes that are not run, in which
+        something may be missing or not filled in."""
+        tree = _normalised(raw.tree)
+        written = validate(WrittenLane, tree, raw.place, self.problems, what="a lane", lenient=not strict)
+        engine = tree.get("engine")
+        if isinstance(engine, Leaf) and isinstance(engine.value, str) and not self._unready(engine, strict):
+            self._reference(engine.place, "there is no engine", engine.text, self.engines)
+        checks = self._checks(tree.submap("checks"), strict=strict)
+        if raw.template:
+            return None
+        self.safe_name(raw.name, raw.place, "lane")
+        if written is None:
+            return None
+        servers = self._servers(raw, tree, written)
+        model = self._model(raw, tree, written)
+        if written.engine is None:
+            self.problems.add(raw.place, f"lane {quote(raw.name)} has no `engine`.", known=self.engines)
+        if not servers or model is None or written.engine is None:
+            return None
+        given = written.timeouts.model_dump(exclude_none=True) if written.timeouts else {}
+        return Lane(
+            name=raw.name,
+            description=written.description or "",
+            engine=written.engine,
+            python=written.python,
+            binary=written.binary,
+            model=model,
+            servers=servers,
+            checks=checks,
+            timeouts=Timeouts(**given),
+            required=written.required is not False,
+            requires={key: value for key, value in (written.requires or {}).items() if value is not None},
+        )
+
+    def pair(self, name: str, at: Place, node: Node, lanes: Mapping[str, Map] | None) -> Pair | None:
+        """A pair; `lanes` are the trees of all lanes by name, None when they are not all known."""
+        if not isinstance(node, Map):
+            self.problems.add(node.place, f"pair {quote(name)}: expected a mapping.")
+            return None
+        self.safe_name(name, at, "pair")
+        written = validate(WrittenPair, node, at, self.problems, what="a pair")
+        if written is None:
+            return None
+        for side, lane in (("baseline", written.baseline), ("candidate", written.candidate)):
+            if lanes is not None:
+                place = _place(node, (side,), at)
+                self._reference(place, f"`{side}`: there is no lane", lane, lanes)
+                self._pair_check(_place(node, ("check",), at), written.check, lane, lanes)
+        if written.baseline == written.candidate:
+            place = _place(node, ("candidate",), at)
+            self.problems.add(place, f"pair {quote(name)} compares a lane with itself.")
+        return Pair(
+            name=name,
+            baseline=written.baseline,
+            candidate=written.candidate,
+            check=written.check,
+            may_differ=tuple(written.may_differ or ()),
+            max_drop_pp=written.max_drop_pp,
+        )
+
+    def safe_name(self, name: str, at: Place, what: str) -> None:
+        """Names become directories of the run."""
+        if "{" in name:
+            self.problems.add(at, f"{what} {quote(name)}: its matrix has no key of the name in braces.")
+        elif not NAME.fullmatch(name):
+            sentence = "letters, digits, `.`, `_` and `-` only, at most 100, a letter or digit first"
+            self.problems.add(at, f"{what} name {quote(name)} is no safe directory name: {sentence}.")
+        elif RESERVED.fullmatch(name):
+            self.problems.add(at, f"{what} name {quote(name)} is taken by the harness's own files.")
+
+    def _unready(self, leaf: Leaf, strict: bool) -> bool:
+        """Whether a placeholder is left, about which nothing more can be said."""
+        return self.problems.knows(leaf.place) or (not strict and UNFILLED.search(leaf.text) is not None)
+
+    def _reference(self, place: Place, sentence: str, given: str, known: Collection[str]) -> None:
+        if given not in known:
+            self.problems.add(place, f"{sentence} {quote(given)}.", given=given, known=known)
+
+    def _pair_check(self, place: Place, check: str, lane: str, lanes: Mapping[str, Map]) -> None:
+        if lane in lanes:
+            known = lanes[lane].submap("checks").kept().entries
+            self._reference(place, f"lane {quote(lane)} has no check", check, known)
+
+    def _model(self, raw: RawLane, tree: Map, written: WrittenLane) -> ModelSpec | None:
+        model = written.model
+        if model is None:
+            self.problems.add(raw.place, f"lane {quote(raw.name)} has no `model`.")
+            return None
+        if (model.path is None) == (model.pull is None):
+            both = "not both; `null` takes out the inherited one" if model.path else "there is neither"
+            place = _place(tree, ("model",), raw.place)
+            self.problems.add(place, f"`model` needs either `path` or `pull`: {both}.")
+            return None
+        return ModelSpec(**model.model_dump(exclude_none=True))
+
+    def _servers(self, raw: RawLane, tree: Map, written: WrittenLane) -> tuple[ServerSpec, ...]:
+        own = written.servers if written.servers is not None else [WrittenServer()]
+        at = _place(tree, ("servers",), raw.place)
+        roles = sorted(server.role for server in own)
+        complete = (["normal"], *(sorted(["prefill", "decode", routing]) for routing in ROUTING))
+        if roles not in complete:
+            given = ", ".join(roles) or "none"
+            sentence = "expected one normal server, or prefill, decode and master (or router)"
+            self.problems.add(at, f"`servers`: {sentence}, got {given}.")
+        return tuple(
+            self._server(written, server, tree, index if written.servers else None)
+            for index, server in enumerate(own)
+        )
+
+    def _server(self, lane: WrittenLane, own: WrittenServer, tree: Map, index: int | None) -> ServerSpec:
+        env = {**(lane.env or {}), **(own.env or {})}
+        for name in env:
+            self._empty_variable(name, lane, own, tree, index)
+        flags = {**(lane.flags or {}), **(own.flags or {})}
+        expect = {**(lane.expect or {}), **(own.expect or {})}
+        gpus = 0 if own.role in ROUTING else lane.gpus or 0
+        return ServerSpec(
+            role=own.role,
+            flags={name: value for name, value in flags.items() if value is not None and value is not False},
+            env={name: value for name, value in env.items() if value is not None},
+            expect={name: value for name, value in expect.items() if value is not None},
+            gpus=gpus if own.gpus is None else own.gpus,
+            cpus=lane.cpus if own.cpus is None else own.cpus,
+        )
+
+    def _empty_variable(
+        self, name: str, lane: WrittenLane, own: WrittenServer, tree: Map, index: int | None
+    ) -> None:
+        """`http_proxy:` looks like an empty variable and would silently set none."""
+        inherited, written = (lane.env or {}).get(name), (own.env or {}).get(name)
+        if inherited is not None or written is not None:
+            return
+        in_server = name in (own.env or {}) and index is not None
+        path: tuple[str | int, ...] = ("servers", index or 0, "env", name) if in_server else ("env", name)
+        place = _place(tree, path, tree.place)
+        self.problems.add(
+            place, f"`env.{name}`: nothing is inherited that could be taken out; write '' for an empty value."
+        )
+
+    def _checks(self, checks: Map, *, strict: bool) -> dict[str, dict[str, Any]]:
+        found = {}
+        for name, entry in checks.entries.items():
+            self.safe_name(name, entry.key, "check")
+            if isinstance(entry.node, Map):
+                self._check_params(name, entry, entry.node, strict=strict)
+                found[name] = dict(plain(entry.node))
+        return found
+
+    def _check_params(self, name: str, entry: Entry, tree: Map, *, strict: bool) -> None:
+        given = tree.get("kind") or Leaf(name, name, entry.key)
+        if not isinstance(given, Leaf) or not isinstance(given.value, str):
+            self.problems.add(given.place, f"`kind`: expected text, got {describe(given)}.")
+            return
+        params = self.check_params.get(given.value)
+        if params is None:
+            if not self._unready(given, strict):
+                self._reference(given.place, "there is no check", given.value, self.check_params)
+            return
+        rest = tree.without("kind")
+        what = f"check {quote(name)}"
+        unknown_keys(params, rest, self.problems, what=what)
+        valid = validate(params, rest, entry.key, self.problems, what=what, lenient=not strict)
+        if valid is not None:
+            self._no_bools_as_numbers(valid, rest, what)
+
+    def _no_bools_as_numbers(self, params: BaseModel, tree: Map, what: str) -> None:
+        """Pydantic reads `true` as 1 where a number is wanted."""
+        for name, entry in tree.entries.items():
+            value = getattr(params, name, None)
+            if (
+                isinstance(entry.node, Leaf)
+                and isinstance(entry.node.value, bool)
+                and type(value) in (int, float)
+            ):
+                got = quote(entry.node.text)
+                self.problems.add(entry.node.place, f"`{name}` of {what}: expected a number, got {got}.")
+
+
+def _normalised(tree: Map) -> Map:
+    """Flags and environment as written text; dropped checks gone, empty ones without parameters."""
+    tree = _texts(tree)
+    servers = tree.get("servers")
+    if isinstance(servers, Seq):
+        items = tuple(_texts(item) if isinstance(item, Map) else item for item in servers.items)
+        tree = tree.replaced("servers", Seq(items, servers.place))
+    checks = tree.get("checks")
+    if isinstance(checks, Map):
+        entries = {
+            name: Entry(entry.key, Map({}, entry.key))
+            if entry.node == Leaf(None, "", entry.node.place)
+            else entry
+            for name, entry in checks.kept().entries.items()
+        }
+        tree = tree.replaced("checks", Map(entries, checks.place))
+    return tree
+
+
+def _texts(tree: Map) -> Map:
+    for key, kept in (("flags", (bool,)), ("env", ())):
+        node = tree.get(key)
+        if isinstance(node, Map):
+            tree = tree.replaced(key, as_written(node, keep=kept))
+    return tree
+
+
+def _place(tree: Map, path: Sequence[str | int], otherwise: Place) -> Place:
+    found = list(walk(tree, tuple(path)))
+    return found[-1][1].place if len(found) == len(path) else otherwise

@@ -1,0 +1,153 @@
+"""Checks a tree against a pydantic model and says what is wrong in the words of the file, at its place."""
+
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any, Final, TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from harness.scenario.problems import Place, Problems, quote
+from harness.scenario.tree import Leaf, Map, Node, describe, plain, walk
+
+Model = TypeVar("Model", bound=BaseModel)
+
+# Text in which something is still to be filled in: its type cannot be judged yet.
+UNFILLED: Final = re.compile(r"\$\{|\{[A-Za-z_][A-Za-z0-9_]*\}")
+
+_EXPECTED: Final = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_parsing_size": "a whole number of sensible size",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "`true` or `false`",
+    "bool_parsing": "`true` or `false`",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+    "list_type": "a list",
+    "tuple_type": "a list",
+}
+_BOUNDS: Final = {
+    "greater_than": ("gt", "more than"),
+    "greater_than_equal": ("ge", "at least"),
+    "less_than": ("lt", "less than"),
+    "less_than_equal": ("le", "at most"),
+}
+
+
+def validate(
+    model: type[Model], tree: Map, at: Place, problems: Problems, *, what: str, lenient: bool = False
+) -> Model | None:
+    """The tree as a `model`; None, and every problem added, when it is not one.
+
+    `at` is where the whole stands, `what` its name in sentences ("a lane"). `lenient` keeps quiet about
+    values that are not filled in yet and about what is missing.
+    """
+    try:
+        return model.model_validate(plain(tree))
+    except ValidationError as error:
+        for detail in error.errors(include_url=False):
+            if not (lenient and _unready(detail, tree)):
+                _report(detail, model, tree, at, problems, what)
+        return None
+
+
+def unknown_keys(model: type[BaseModel], tree: Map, problems: Problems, *, what: str) -> None:
+    """Report keys that the model would silently ignore; one that forbids or allows extras needs no help."""
+    if model.model_config.get("extra", "ignore") != "ignore":
+        return
+    for key, entry in tree.entries.items():
+        if key not in _keys_of(model):
+            problems.add(entry.key, f"Unknown key {quote(key)} in {what}.", given=key, known=_keys_of(model))
+
+
+def _unready(detail: ErrorDetails, tree: Map) -> bool:
+    if detail["type"] == "missing":
+        return True
+    found = list(walk(tree, detail["loc"]))
+    node = found[-1][1] if found else tree
+    return isinstance(node, Leaf) and UNFILLED.search(node.text) is not None
+
+
+def _report(
+    detail: ErrorDetails, model: type[BaseModel], tree: Map, at: Place, problems: Problems, what: str
+) -> None:
+    loc = detail["loc"]
+    found = list(walk(tree, loc))
+    keys = [part for part in loc[: len(found)] if str(part) != "[key]"]
+    key_places = [place for place, _ in found if place is not None]
+    node: Node = found[-1][1] if found else tree
+    here = key_places[-1] if key_places else at
+    inner = ".".join(map(str, keys[:-1]))
+    if detail["type"] == "extra_forbidden":
+        owner = f"{quote(inner)} of {what}" if inner else what
+        known = _keys_of(_model_at(model, loc[:-1]))
+        key = str(loc[-1])
+        problems.add(here, f"Unknown key {quote(key)} in {owner}.", given=key, known=known)
+    elif detail["type"] == "missing":
+        owner = f"{quote('.'.join(map(str, loc[:-1])))} of {what}" if loc[:-1] else what
+        problems.add(here, f"{quote(str(loc[-1]))} is missing in {owner}.")
+    else:
+        place = here if loc[-1:] == ("[key]",) else _value_place(node, here)
+        if problems.knows(place):  # such as a placeholder that is set nowhere
+            return
+        given, known = _choices(detail, node)
+        sentence = f"{quote('.'.join(map(str, keys)) or what, 120)}: {_sentence(detail, node)}."
+        problems.add(place, sentence, given=given, known=known)
+
+
+def _value_place(node: Node, key: Place) -> Place:
+    return key if isinstance(node, Leaf) and node.text == "" else node.place
+
+
+def _sentence(detail: ErrorDetails, node: Node) -> str:
+    kind = detail["type"]
+    context: dict[str, Any] = detail.get("ctx", {})
+    got = f", got {describe(node)}"
+    if kind == "string_type" and isinstance(node, Leaf) and node.value is not None:
+        return f"expected text{got}; put it in quotes"
+    if kind in _EXPECTED:
+        return f"expected {_EXPECTED[kind]}{got}"
+    if kind in _BOUNDS:
+        bound, words = _BOUNDS[kind]
+        return f"must be {words} {context[bound]}{got}"
+    if kind in ("literal_error", "enum"):
+        return f"{describe(node)} is no choice here"
+    if kind == "value_error":
+        return str(context.get("error", detail["msg"]))
+    message = detail["msg"]
+    return f"{message[:1].lower()}{message[1:]}{got}"
+
+
+def _choices(detail: ErrorDetails, node: Node) -> tuple[str, list[str]]:
+    if detail["type"] not in ("literal_error", "enum") or not isinstance(node, Leaf):
+        return "", []
+    return node.text, re.findall(r"'([^']*)'", str(detail.get("ctx", {}).get("expected", "")))
+
+
+def _keys_of(model: type[BaseModel] | None) -> list[str]:
+    fields = model.model_fields if model else {}
+    return [field.alias or name for name, field in fields.items()]
+
+
+def _model_at(model: type[BaseModel], loc: tuple[str | int, ...]) -> type[BaseModel] | None:
+    """The model that describes the mapping at `loc`."""
+    current: type[BaseModel] | None = model
+    for part in loc:
+        field = current.model_fields.get(str(part)) if current else None
+        if field is not None:
+            current = next(_models_in(field.annotation), None)
+    return current
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _models_in(argument)

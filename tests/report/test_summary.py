@@ -1,0 +1,87 @@
+"""What a release manager reads."""
+
+import json
+from typing import Any
+
+from harness.codes import Code
+from harness.evidence.record import CheckResult, FilterStats, LaneRecord, PairResult, RunRecord, ServerRecord
+from harness.findings import Finding
+from harness.report.summary import SHOWN_PER_CODE, render_run, summary_json
+from harness.verdict import Verdict
+
+
+def _record(**more: Any) -> RunRecord:
+    stats = FilterStats(
+        n=40,
+        correct_baseline=22,
+        correct_candidate=15,
+        accuracy_baseline=0.55,
+        accuracy_candidate=0.375,
+        delta_pp=-17.5,
+        only_baseline=7,
+        only_candidate=0,
+        both_wrong_different=3,
+        mcnemar_p=0.0156,
+        ci_low_pp=-30.0,
+        ci_high_pp=-6.0,
+    )
+    lane = LaneRecord(
+        name="q4",
+        verdict=Verdict.REPORTED,
+        servers=[ServerRecord(role="normal", engine="llamacpp", version="1.2", argv=["x"])],
+        checks={
+            "gsm8k": CheckResult(verdict=Verdict.REPORTED, metrics={"n": 40, "accuracy.strict-match": 0.375})
+        },
+        phases={"ready": 1.5, "gsm8k": 30.0},
+    )
+    finding = Finding(code=Code.MARGIN_EXCEEDED, message="worse\x1b[31m by far", where="strict-match")
+    pair = PairResult(verdict=Verdict.FAIL, findings=[finding], filters={"strict-match": stats})
+    base: dict[str, Any] = {
+        "run_id": "r1",
+        "scenario": "quickstart",
+        "harness_version": "0",
+        "command": ["harness"],
+        "started_at": "now",
+        "verdict": Verdict.FAIL,
+        "exit_code": 1,
+        "lanes": {"q4": lane},
+        "pairs": {"q4-kv": pair},
+        "pair_specs": {
+            "q4-kv": {"baseline": "bf16", "candidate": "q4", "check": "gsm8k", "max_drop_pp": 1.0}
+        },
+    }
+    return RunRecord(**(base | more))
+
+
+def test_the_page_names_verdict_numbers_and_reason() -> None:
+    page = render_run(_record(), "runs/r1")
+    assert "verdict   FAIL: the engine broke an acceptance rule (exit code 1)" in page
+    assert "22 (55.00%)" in page
+    assert "-17.50 pp" in page
+    assert "MARGIN_EXCEEDED" in page
+    assert "largest accepted drop 1.0 pp" in page
+
+
+def test_hostile_messages_are_defused() -> None:
+    assert "\x1b" not in render_run(_record(), "runs/r1")
+
+
+def test_many_alike_are_folded_but_counted() -> None:
+    many = [Finding(code=Code.TRUNCATED, message=f"doc {number}") for number in range(30)]
+    page = render_run(_record(findings=many), "runs/r1")
+    assert page.count("TRUNCATED") == SHOWN_PER_CODE + 1
+    assert f"and {30 - SHOWN_PER_CODE} more TRUNCATED" in page
+
+
+def test_json_contract() -> None:
+    loaded = json.loads(json.dumps(summary_json(_record())))
+    assert loaded["lanes"]["q4"]["checks"]["gsm8k"]["metrics"]["n"] == 40
+    assert loaded["pairs"]["q4-kv"]["filters"]["strict-match"]["delta_pp"] == -17.5
+    assert loaded["pairs"]["q4-kv"]["findings"][0]["code"] == "MARGIN_EXCEEDED"
+    assert {"run_id", "scenario", "verdict", "exit_code"} <= set(loaded)
+
+
+def test_record_survives_json_and_an_older_reader() -> None:
+    text = _record().model_dump_json()
+    newer = json.loads(text) | {"added_later": 1}
+    assert RunRecord.model_validate(newer) == RunRecord.model_validate_json(text)
