@@ -25,6 +25,9 @@ from typing import Any
 
 
 def vllm_parser() -> tuple[argparse.ArgumentParser, str, str]:
+    # vLLM fills in help texts only when it believes the user asked for them, and it
+    # looks at the command line when it is imported.
+    sys.argv = ["vllm", "serve", "--help"]
     from vllm.entrypoints.launchers.cli_args import make_arg_parser
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
@@ -79,12 +82,16 @@ def _first_line(text: str | None) -> str:
     return text.strip().splitlines()[0].strip() if text.strip() else ""
 
 
+def _choices(action: argparse.Action) -> list[Any] | None:
+    if action.choices is None:
+        return None
+    # A set has no order of its own; sort it so that two dumps can be compared.
+    unordered = isinstance(action.choices, set | frozenset)
+    return _plain(action.choices if unordered else list(action.choices))
+
+
 def describe(parser: argparse.ArgumentParser) -> list[dict[str, Any]]:
-    section = {
-        id(action): group.title
-        for group in parser._action_groups
-        for action in group._group_actions
-    }
+    section = {id(action): group.title for group in parser._action_groups for action in group._group_actions}
     generic = {"options", "optional arguments", "positional arguments"}
     options = []
     for action in parser._actions:
@@ -99,7 +106,7 @@ def describe(parser: argparse.ArgumentParser) -> list[dict[str, Any]]:
                 "type": _type_name(action.type),
                 "nargs": action.nargs,
                 "const": _plain(action.const),
-                "choices": None if action.choices is None else _plain(list(action.choices)),
+                "choices": _choices(action),
                 "default": _plain(action.default),
                 "required": action.required,
                 "metavar": _plain(action.metavar),

@@ -58,6 +58,7 @@ def convert(gguf: Path, out: Path) -> None:
         quantization_config=GgufConfig(dequantize=True),
     )
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)
+    tokenizer.model_max_length = model.config.max_position_embeddings  # a GGUF does not say
 
     # A config that still says "quantised" makes a server look for GGUF kernels.
     for attribute in ("quantization_config", "_pre_quantization_dtype"):
@@ -68,6 +69,7 @@ def convert(gguf: Path, out: Path) -> None:
     staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     try:
         model.save_pretrained(staging)
+        (staging / "model.safetensors").chmod(0o644)  # saved readable by its owner only
         tokenizer.save_pretrained(staging)
         origin = {
             "gguf": gguf.name,

@@ -78,10 +78,21 @@ def conditions(samples: SampleSet) -> Fingerprint:
     for key in _BY_TASK:
         if isinstance(tree.get(key), Mapping):
             tree[key] = tree[key].get(samples.task)
-    config = tree.get("config")
-    if isinstance(config, Mapping) and isinstance(config.get("model_args"), str):
-        tree["config"] = {**config, "model_args": _parsed(config["model_args"])}
+    config, task = tree.get("config"), tree.get("configs")
+    if isinstance(config, Mapping):
+        args = config.get("model_args")
+        args = _parsed(args) if isinstance(args, str) else args
+        tree["config"] = {**config, "model_args": args}
+        if isinstance(task, Mapping) and isinstance(args, Mapping):
+            tree["configs"] = {**task, "metadata": _without(task.get("metadata"), args)}
     return flatten(_placeless(tree))
+
+
+def _without(metadata: Any, args: Mapping[str, Any]) -> Any:
+    """A task's metadata without the model's arguments, which the evaluator copies into it."""
+    if not isinstance(metadata, Mapping):
+        return metadata
+    return {key: value for key, value in metadata.items() if key not in args}
 
 
 def _placeless(value: Any, *, names_a_thing: bool = False) -> Any:

@@ -89,15 +89,22 @@ def documents(file: Path) -> Iterator[dict[str, str]]:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
-            try:
-                document = json.loads(line)
-                sound = isinstance(document["question"], str) and isinstance(document["answer"], str)
-            except (ValueError, KeyError, TypeError):
-                sound = False
-            if not sound:
+            document = _parsed(line)
+            if document is None:
                 what = f"{file}:{number} is not a JSON object with the texts `question` and `answer`"
                 raise HarnessError(what, fix="mend the file", code=Code.EVIDENCE_MISSING)
             yield document
+
+
+def _parsed(line: str) -> dict[str, str] | None:
+    try:
+        document = json.loads(line)
+    except ValueError:
+        return None
+    sound = isinstance(document, dict) and all(
+        isinstance(document.get(key), str) for key in ("question", "answer")
+    )
+    return document if sound else None
 
 
 def hub_cache(environ: Mapping[str, str]) -> Path | None:

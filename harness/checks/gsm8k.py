@@ -8,7 +8,7 @@ import json
 import time
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from harness.accuracy.audit import audit
 from harness.accuracy.pairing import pair_samples, write_disagreements
@@ -46,7 +46,7 @@ class Gsm8k:
     """See the module's docstring."""
 
     kind = "gsm8k"
-    params = Gsm8kParams
+    params: type[BaseModel] = Gsm8kParams
 
     def problems(self, params: Gsm8kParams) -> list[str]:
         found = []

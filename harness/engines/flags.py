@@ -30,18 +30,12 @@ NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")  # the only values with a dash t
 def render(flags: Mapping[str, FlagValue]) -> list[str]:
     """Command-line words: `true` is a bare flag, a scalar one value, a list several; `false` and null are
     left out. The order is kept."""
-    words: list[str] = []
-    for flag, value in flags.items():
-        if value is None or value is False:
-            continue
-        words.append(flag)
-        words += _texts(value)
-    return words
+    return [word for flag, value in flags.items() if _is_set(value) for word in (flag, *_texts(value))]
 
 
 def given(flags: Mapping[str, FlagValue], *names: str) -> FlagValue:
     """The value of the first of these spellings that is set; None when none is."""
-    return next((flags[name] for name in names if flags.get(name) not in (None, False)), None)
+    return next((flags[name] for name in names if _is_set(flags.get(name))), None)
 
 
 def check(flags: Mapping[str, FlagValue], arguments: ArgumentList, owned: Collection[str]) -> list[str]:
@@ -59,9 +53,9 @@ def check(flags: Mapping[str, FlagValue], arguments: ArgumentList, owned: Collec
             problems.append(f"{flag} is set by the harness; take it out of the scenario")
             continue
         problems += _value_problems(flag, value, option)
-        if value is not None and value is not False and flag in option.flags:
+        if _is_set(value) and flag in option.flags:
             spelt.setdefault(id(option), []).append(flag)
-        elif value is not None and value is not False:
+        elif _is_set(value):
             problems += _dotted_problems(flag, flags, option)
     problems += (_twice(names) for names in spelt.values() if len(names) > 1)
     return [*problems, *_missing(flags, arguments, mine)]
@@ -77,8 +71,12 @@ def notes(flags: Mapping[str, FlagValue], arguments: ArgumentList) -> list[str]:
     return found
 
 
+def _is_set(value: FlagValue) -> bool:
+    return value is not None and value is not False  # 0 is set, and equals False
+
+
 def _texts(value: FlagValue) -> list[str]:
-    if value is True or value is False or value is None:
+    if isinstance(value, bool) or value is None:
         return []
     return [str(item) for item in (value if isinstance(value, list) else [value])]
 
@@ -118,7 +116,7 @@ def _value_problems(flag: str, value: FlagValue, option: Argument) -> Iterator[s
     opposite = next((name for name in option.flags if name == f"--no-{flag.removeprefix('--')}"), None)
     if value is False and opposite:
         yield f"{flag}: false only takes the flag out; to switch it off write `{opposite}: true`, else null"
-    if value is None or value is False:
+    if not _is_set(value):
         return
     texts = _texts(value)
     if flag not in option.flags:  # one entry of a JSON flag: any one value
@@ -166,7 +164,7 @@ def _text_problems(flag: str, text: str, option: Argument) -> Iterator[str]:
 
 
 def _dotted_problems(flag: str, flags: Mapping[str, FlagValue], option: Argument) -> Iterator[str]:
-    whole = [name for name in option.flags if flags.get(name) not in (None, False)]
+    whole = [name for name in option.flags if _is_set(flags.get(name))]
     if option.bare:
         yield f"{flag}: {option.flags[0]} takes no value, so it has no entries"
     elif whole:

@@ -9,7 +9,9 @@ from harness.engines.client import Client, RequestFailed
 from harness.errors import TargetError
 
 SAMPLE = re.compile(
-    r"(?P<name>[A-Za-z_:][\w:]*)(?:\{(?P<labels>.*)\})?\s+(?P<value>[^\s}]+)(?:\s+-?\d+(?:\.\d+)?)?\s*(?:#.*)?"
+    r"(?P<name>[A-Za-z_:][\w:]*)"
+    r'(?:\{(?P<labels>(?:[^"}]|"(?:[^"\\]|\\.)*")*)\})?'
+    r"\s+(?P<value>\S+)(?:\s+-?[\d.]+)?(?:\s+#.*)?"  # then a time, then an exemplar
 )
 LABEL = re.compile(r'\s*([A-Za-z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)')
 ESCAPE = re.compile(r"\\(.)")
@@ -59,7 +61,7 @@ def parse(text: str) -> Metrics:
     """Samples in order. Raises ValueError at a line that is no Prometheus text (a page, a cut answer)."""
     samples: list[Sample] = []
     kinds: dict[str, str] = {}
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if line.startswith("#"):
             words = line.split()
             if words[1:2] == ["TYPE"] and len(words) == 4:

@@ -60,7 +60,8 @@ class PythonEngine:
         """The lane's `python`, else the environment variable, else the lab in `.labs/`, else this one."""
         named = launch.python or os.environ.get(self.variable)
         if named:
-            return str(Path(named).expanduser())
+            path = Path(named).expanduser()
+            return str(path.absolute()) if len(path.parts) > 1 else named
         project = Path(__file__).resolve().parents[2]
         for root in (Path.cwd(), project):
             lab = root / ".labs" / self.name / "bin" / "python"
@@ -70,9 +71,7 @@ class PythonEngine:
 
     def version(self, launch: Launch) -> str | None:
         """The installed version, from its metadata; None when the interpreter lacks the engine."""
-        python = self.interpreter(launch)
-        search_path = launch.env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
-        return _installed_version(python, self.distributions, search_path)
+        return _installed_version(self.interpreter(launch), self.distributions, _search_path(launch))
 
     def arguments(self, launch: Launch, environment: Mapping[str, str]) -> ArgumentList:
         """What the interpreter's own engine accepts, else the packaged list; `source` says which.
@@ -85,12 +84,13 @@ class PythonEngine:
             return ArgumentList.load(self.name)
         python = self.interpreter(launch)
         source = f"{self.name} {version} in {python}"
-        cache = _cache_file(self.name, version, python, environment.get("PYTHONPATH", ""))
-        dump = _fresh(cache)
-        if dump is None:
+        cache = _cache_file(self.name, version, python, _search_path(launch))
+        try:
+            return ArgumentList.of(self.name, version, source, _kept(cache))
+        except ValueError:  # nothing is kept, or it has aged
             dump = _ask_parser(self.name, python, environment, source)
             _keep(cache, dump)
-        return ArgumentList.of(self.name, version, source, dump)
+            return ArgumentList.of(self.name, version, source, dump)
 
     def problems(self, launch: Launch, environment: Mapping[str, str]) -> list[str]:
         """What is wrong with the interpreter, the engine, the model, the flags and the environment."""
@@ -101,9 +101,8 @@ class PythonEngine:
             found.append(f"{error.what}: {error.fix}")
         else:
             found += check(launch.flags, arguments, self.owned)
-        found += (
-            f"{flag}: {why}" for flag, why in self.refused.items() if given(launch.flags, flag) is not None
-        )
+        refused = (flag for flag in self.refused if given(launch.flags, flag) is not None)
+        found += (f"{flag}: {self.refused[flag]}" for flag in refused)
         if given(launch.flags, "--load-format") == "dummy":
             found.append("--load-format dummy serves random weights; nothing measured on them means anything")
         return found + faked({**os.environ, **environment}, *self.fakes, allowed=self.forcing)
@@ -116,6 +115,10 @@ class PythonEngine:
             elsewhere = f"name another with `python:` or {self.variable}"
             return [f"{python} has no {self.name}; {self.remedy}, or {elsewhere}"]
         return []
+
+
+def _search_path(launch: Launch) -> str:
+    return launch.env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
 
 
 @lru_cache
@@ -134,10 +137,10 @@ def _installed_version(python: str, distributions: tuple[str, ...], search_path:
 def _model_problems(path: str) -> list[str]:
     """Servers are started offline: the weights have to be on this machine."""
     folder = Path(path).expanduser()
-    if folder.is_file() or (folder / "config.json").is_file():
+    if folder.is_file() or any((folder / name).is_file() for name in ("config.json", "params.json")):
         return []
     if folder.is_dir():
-        return [f"{path} has no config.json: it is not a model directory in the Hugging Face form"]
+        return [f"{path} has no config.json: it is not a model directory"]
     hub = Path(
         os.environ.get("HF_HUB_CACHE") or Path(os.environ.get("HF_HOME", "~/.cache/huggingface")) / "hub"
     )
@@ -178,17 +181,17 @@ def _cache_file(engine: str, version: str, python: str, search_path: str) -> Pat
     return root / "harness" / "arguments" / f"{engine}-{version}-{digest}.json"
 
 
-def _fresh(cache: Path) -> dict[str, Any] | None:
-    """The kept answer, if every source file is still as it was."""
+def _kept(cache: Path) -> dict[str, Any]:
+    """The kept answer. Raises ValueError when there is none, or a source file is not as it was."""
     try:
         dump: dict[str, Any] = json.loads(cache.read_text(encoding="utf-8"))
         for path, (time, size) in dump["sources"].items():
             status = Path(path).stat()
             if (status.st_mtime_ns, status.st_size) != (time, size):
-                return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # absent, cut off, or of another form
-        return None
-    return dump if dump["sources"] and dump.get("options") else None
+                raise ValueError(f"{path} has changed")
+    except (OSError, KeyError, TypeError, AttributeError) as error:  # absent, or of another form
+        raise ValueError(f"{cache} is no use: {error}") from error
+    return dump
 
 
 def _keep(cache: Path, dump: dict[str, Any]) -> None:

@@ -111,7 +111,8 @@ GRAMMAR = LogGrammar(
     detect=re.compile(
         r"^\((?:APIServer|EngineCore|Vllm\w*|Worker)[\w\-=, ]* pid=\d+\)|vLLM API server"
         r"|Initializing a V\d LLM engine"
-        r"|^usage: (?:vllm|api_server\.py \[-h\] \[--headless)|^vllm(?: \w+)?: error:|/vllm/(?:v1|entrypoints)/"
+        r"|^usage: (?:vllm|api_server\.py \[-h\] \[--headless)|^vllm(?: \w+)?: error:"
+        r"|/vllm/(?:v1|entrypoints)/"
         r"|^[A-Z]+ \d\d-\d\d \d\d:\d\d:\d\d \[(?:api_server|async_llm|core|core_client|gpu_model_runner"
         r"|gpu_worker|kv_cache_utils|loggers|launcher|default_loader|weight_utils)\.py:"
     ),

@@ -71,7 +71,6 @@ def _guarded_pair(run: RunDir, record: RunRecord, pair: Pair) -> PairResult:
 def _pair(run: RunDir, record: RunRecord, pair: Pair) -> PairResult:
     given = record.lanes[pair.baseline].check_params[pair.check]
     planned = parse_check(pair.check, given)
-    folders = [run.check(name, pair.check) for name in (pair.baseline, pair.candidate)]
     findings = [
         Finding(
             code=Code.LANE_UNSOUND,
@@ -84,7 +83,13 @@ def _pair(run: RunDir, record: RunRecord, pair: Pair) -> PairResult:
     findings += parity_findings(
         read_fingerprint(run.lane(pair.baseline)), read_fingerprint(run.lane(pair.candidate)), pair.may_differ
     )
-    result = planned.check.pair(planned.params, pair, *folders, run.pair(pair.name))
+    result = planned.check.pair(
+        planned.params,
+        pair,
+        run.check(pair.baseline, pair.check),
+        run.check(pair.candidate, pair.check),
+        run.pair(pair.name),
+    )
     findings += result.findings
     return result.model_copy(update={"findings": findings, "verdict": verdict_of(findings, result.verdict)})
 

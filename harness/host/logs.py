@@ -13,9 +13,8 @@ _TAIL_LIMIT = 8 * 1024 * 1024
 _ANSI = re.compile(
     r"\x1b(?:"
     r"\[[0-?]*[ -/]*[@-~]"  # colours, cursor movements
-    r"|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\|$)"  # titles, hyperlinks and other strings
-    r"|[ -/]+[0-~]|[0-Z\\^-~]"  # two- and three-byte escapes
-    r")"
+    r"|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)"  # titles, hyperlinks and other strings, when properly ended
+    r"|[ -/]+[0-~]|[0-~])?"  # two- and three-byte escapes, and one that was cut off
 )
 _TERMINATOR = re.compile(rb"\r?\n|\r(?=[^\n])")
 
@@ -124,9 +123,12 @@ class _Splitter:
         found = []
         start = 0
         for match in _TERMINATOR.finditer(data):
-            found.append(self._line(data[start : match.start()]))
+            line = self._line(data[start : match.start()])
             if match.group().endswith(b"\n"):
+                found.append(line)
                 self._number += 1
+            elif line.text:
+                found.append(line)
             start = match.end()
         self._rest = data[start:]
         excess = len(self._rest) - LINE_LIMIT - 1  # one more, since a CR at the end is not yet decided

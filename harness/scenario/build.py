@@ -11,7 +11,7 @@ from harness.scenario.expand import RawLane
 from harness.scenario.model import Lane, ModelSpec, Pair, ServerSpec, Timeouts
 from harness.scenario.problems import Place, Problems, quote
 from harness.scenario.tree import Entry, Leaf, Map, Node, Seq, as_written, describe, plain, walk
-from harness.scenario.validate import UNFILLED, unknown_keys, validate
+from harness.scenario.validate import UNFILLED, no_bools_as_numbers, unknown_keys, validate
 from harness.scenario.written import NAME, WrittenLane, WrittenPair, WrittenServer
 
 # Roles that only pass requests on: the lane's GPUs are not for them.
@@ -189,21 +189,8 @@ class Builder:
         rest = tree.without("kind")
         what = f"check {quote(name)}"
         unknown_keys(params, rest, self.problems, what=what)
-        valid = validate(params, rest, entry.key, self.problems, what=what, lenient=not strict)
-        if valid is not None:
-            self._no_bools_as_numbers(valid, rest, what)
-
-    def _no_bools_as_numbers(self, params: BaseModel, tree: Map, what: str) -> None:
-        """Pydantic reads `true` as 1 where a number is wanted."""
-        for name, entry in tree.entries.items():
-            value = getattr(params, name, None)
-            if (
-                isinstance(entry.node, Leaf)
-                and isinstance(entry.node.value, bool)
-                and type(value) in (int, float)
-            ):
-                got = quote(entry.node.text)
-                self.problems.add(entry.node.place, f"`{name}` of {what}: expected a number, got {got}.")
+        no_bools_as_numbers(params, rest, self.problems, what=what)
+        validate(params, rest, entry.key, self.problems, what=what, lenient=not strict)
 
 
 def _normalised(tree: Map) -> Map:

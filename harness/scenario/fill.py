@@ -101,14 +101,14 @@ class Filler:
 
     def _cell(self, key: str, cell: Mapping[str, str], place: Place, whole: str) -> str:
         """Braces that name no key of the matrix stay: JSON has them too. What looks like a slip does not."""
-        if key not in cell and (near := nearest(key, cell)):
+        if key not in cell and not self._problems.many and (near := nearest(key, cell)):
             self._problems.add(
                 place, f"`{{{key}}}` is no key of the lane's matrix. Did you mean `{{{near[0]}}}`?"
             )
         return cell.get(key, whole)
 
     def _unset(self, name: str, place: Place) -> None:
-        near = nearest(name, self._names)
+        near = nearest(name, self._names) if not self._problems.many else []
         hint = f" Did you mean `${{{near[0]}}}`?" if near else ""
         self._problems.add(
             place,

@@ -31,13 +31,18 @@ class Problems:
     def __len__(self) -> int:
         return len(self._found)
 
+    @property
+    def many(self) -> bool:
+        """More than are shown: looking for near names is over, it takes long in a file full of errors."""
+        return len(self._found) > SHOWN_PROBLEMS
+
     def knows(self, place: Place) -> bool:
         """Whether something is already said about this place of a file."""
         return place.line > 0 and place in self._found.values()
 
     def add(self, place: Place, sentence: str, *, given: str = "", known: Iterable[str] = ()) -> None:
         """`given` is what was written and `known` what could have been: the nearest one is suggested."""
-        hint = suggest(given, known) if given else ""
+        hint = suggest(given, known) if given and not self.many else ""
         self._found.setdefault(f"{place}: {sentence}{' ' if hint else ''}{hint}", place)
 
     def texts(self) -> tuple[str, ...]:

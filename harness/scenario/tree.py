@@ -167,7 +167,8 @@ def walk(node: Node, path: tuple[str | int, ...]) -> Iterator[tuple[Place | None
 def describe(node: Node) -> str:
     """What stands there, for a message."""
     if isinstance(node, Map):
-        return "a mapping"
+        items = node.patch and all(key.isdigit() for key in node.entries)
+        return "an item of a list that is not there" if items else "a mapping"
     if isinstance(node, Seq):
         return "a list"
     if node.value is None:

@@ -67,6 +67,18 @@ def unknown_keys(model: type[BaseModel], tree: Map, problems: Problems, *, what:
             problems.add(entry.key, f"Unknown key {quote(key)} in {what}.", given=key, known=_keys_of(model))
 
 
+def no_bools_as_numbers(model: type[BaseModel], tree: Map, problems: Problems, *, what: str) -> None:
+    """Report `true` and `false` where the model wants a number: pydantic would read them as 1 and 0."""
+    for key, entry in tree.entries.items():
+        node, field = entry.node, model.model_fields.get(key)
+        if field is None or not isinstance(node, Leaf) or not isinstance(node.value, bool):
+            continue
+        types = set(_types_in(field.annotation))
+        if bool not in types and types & {int, float}:
+            sentence = f"{quote(key)} of {what}: expected a number, got {describe(node)}."
+            problems.add(node.place, sentence)
+
+
 def _unready(detail: ErrorDetails, tree: Map) -> bool:
     if detail["type"] == "missing":
         return True
@@ -80,7 +92,7 @@ def _report(
 ) -> None:
     loc = detail["loc"]
     found = list(walk(tree, loc))
-    keys = [part for part in loc[: len(found)] if str(part) != "[key]"]
+    keys = loc[: len(found)]
     key_places = [place for place, _ in found if place is not None]
     node: Node = found[-1][1] if found else tree
     here = key_places[-1] if key_places else at
@@ -142,12 +154,12 @@ def _model_at(model: type[BaseModel], loc: tuple[str | int, ...]) -> type[BaseMo
     for part in loc:
         field = current.model_fields.get(str(part)) if current else None
         if field is not None:
-            current = next(_models_in(field.annotation), None)
+            types = _types_in(field.annotation)
+            current = next((t for t in types if inspect.isclass(t) and issubclass(t, BaseModel)), None)
     return current
 
 
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
-        yield annotation
+def _types_in(annotation: Any) -> Iterator[Any]:
+    yield annotation
     for argument in get_args(annotation):
-        yield from _models_in(argument)
+        yield from _types_in(argument)

@@ -32,7 +32,7 @@ def _no_bool(value: object) -> object:
 
 def _variable(name: str) -> str:
     if not VARIABLE.fullmatch(name):
-        raise ValueError("is no name of a variable: letters, digits and _ only, no digit first")
+        raise ValueError("no name for a variable: letters, digits and _ only, no digit first")
     return name
 
 

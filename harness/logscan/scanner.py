@@ -2,10 +2,10 @@
 
 Conventions of a grammar, beside those of `LogGrammar` itself (`harness.engines.log_rules` has the words):
 
-- the whole match of `timestamp` is the prefix of a line, cut off to see how the message is indented;
+- the whole match of `timestamp` is a line's prefix, cut off to see how the message is indented;
 - patterns are anchored with `^`, except `progress` and `detect`;
-- the phase `stopping` means that a stop was asked for: nothing after it is a failure, and the first phase of
-  the grammar, seen again after it, begins a new life of the server in the same file;
+- the phase `stopping` means that a stop was asked for: nothing after it is a failure, and the first phase
+  of the grammar, seen again after it, begins a new life of the server in the same file;
 - the rule `unexpected exception` has its rank in `fatal` like any other, and is asked only about the last
   line of a traceback. Rules after it name consequences;
 - a benign rule whose label ends in `(with its traceback)` covers the traceback that follows.
@@ -21,7 +21,8 @@ from dataclasses import dataclass
 
 from harness.engines.base import LogGrammar, LogRule
 from harness.engines.log_rules import AND_TRACEBACK, PORT_IN_USE, STOPPING, UNEXPECTED
-from harness.tracebacks import START, Block, Part, Tracebacks
+from harness.host.logs import clean
+from harness.logscan.tracebacks import START, Block, Part, Tracebacks
 
 READY = "ready"
 AFTER_STOP = "after a stop was asked for"
@@ -30,7 +31,6 @@ MAX_SCANNED = 8192  # characters of a line that are looked at
 MAX_FATAL = 500  # fatal lines kept; a crash loop may write thousands
 EXCUSE_DISTANCE = 3  # lines between a benign header and its traceback
 
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _RANK = re.compile(r"^\[?rank\d+\]?: ?")
 _VOLATILE = re.compile(r"\d\d:\d\d:\d\d|:\d+(?=\])")
 
@@ -57,16 +57,6 @@ class FatalLine:
 class _Entry:
     rank: int
     fatal: FatalLine
-
-
-def clean(line: str) -> list[str]:
-    """The texts of one line: without colour, NUL and line end; one for each bar drawn over another by CR."""
-    line = line[: 4 * MAX_SCANNED]
-    if "\x1b" in line:
-        line = _ANSI.sub("", line)
-    if "\x00" in line:
-        line = line.replace("\x00", "")
-    return [part for part in line.rstrip("\r\n").split("\r") if part.strip()] or [""]
 
 
 class LogScanner:
@@ -105,6 +95,12 @@ class LogScanner:
         return phase.line
 
     @property
+    def claimed_ready_line(self) -> int | None:
+        """The line in which the server said that it is ready, true or not."""
+        phase = self._phases.get(READY)
+        return phase.line if phase else None
+
+    @property
     def phases(self) -> list[Phase]:
         """Phases in the order in which they were first reached; `ready` is the last word on readiness."""
         ready = self.ready_line
@@ -125,10 +121,10 @@ class LogScanner:
     # reading
 
     def feed(self, number: int, line: str) -> None:
-        """Read the line with this number (1 is the first). Any text will do; it may carry colour and CR."""
+        """Read the line with this number (1 is the first); raw or cleaned, any text will do."""
         self.lines = number
-        for text in clean(line):
-            self._read(number, text[:MAX_SCANNED])
+        for drawn in line.rstrip("\r\n").split("\r"):  # a progress bar is drawn over itself
+            self._read(number, clean(drawn)[:MAX_SCANNED])
 
     def close(self) -> None:
         """The log has ended. A traceback that was cut off before its exception is a failure as well."""

@@ -1,0 +1,106 @@
+"""An upstream that sends exactly the bytes a test wants, when it wants them."""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """One request as it came over the wire. `body` is without chunked framing."""
+
+    line: str
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+    def header(self, name: str) -> str | None:
+        return next((value for key, value in self.headers if key.lower() == name.lower()), None)
+
+
+# Pieces to send one by one; the connection is closed after a script that ends with CLOSE, reset after RESET.
+Script = Callable[[Received], Iterable[bytes]]
+CLOSE = b"\0close"
+RESET = b"\0reset"
+
+
+def answer(body: bytes, *headers: str, status: str = "200 OK") -> bytes:
+    """A whole HTTP answer with a length."""
+    lines = [f"HTTP/1.1 {status}", *headers, f"Content-Length: {len(body)}", "", ""]
+    return "\r\n".join(lines).encode("utf-8", "surrogateescape") + body
+
+
+def chunk(data: bytes) -> bytes:
+    return f"{len(data):x}\r\n".encode() + data + b"\r\n"
+
+
+class Scripted:
+    """Serves on a free port, one thread for each connection. `requests` are all it has seen, `broken` is set
+    when a client has gone away under a running script."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self._connections: list[socket.socket] = []
+        self.requests: list[Received] = []
+        self.broken = threading.Event()
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for connection in [self._listener, *self._connections]:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._connections.append(connection)
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            for request in _requests(connection):
+                self.requests.append(request)
+                for piece in self._script(request):
+                    if piece == RESET:
+                        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                    if piece in (CLOSE, RESET):
+                        return connection.close()
+                    if _gone(connection):
+                        self.broken.set()
+                        return connection.close()
+                    connection.sendall(piece)
+        return connection.close()
+
+
+def _gone(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def _requests(connection: socket.socket) -> Iterator[Received]:
+    with connection.makefile("rb") as stream:
+        while line := stream.readline():
+            headers = []
+            while (field := stream.readline().rstrip(b"\r\n")) != b"":
+                name, _, value = field.decode("utf-8", "surrogateescape").partition(":")
+                headers.append((name, value.strip()))
+            lengths = [int(value) for name, value in headers if name.lower() == "content-length"]
+            body = stream.read(lengths[0]) if lengths else b""
+            yield Received(line.decode("latin-1").rstrip("\r\n"), tuple(headers), body)
