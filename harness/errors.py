@@ -40,7 +40,10 @@ class Problem(Exception):
         """The same as a finding, for the record."""
         from harness.findings import Finding  # pydantic costs 0.1 s that `--help` should not pay
 
-        sentence = " ".join(part for part in (self.what, self.cause, self.fix) if part)
+        parts = [self.what]
+        parts += [f"likely cause: {self.cause}"] if self.cause else []
+        parts += [f"what to do: {self.fix}"] if self.fix else []
+        sentence = "; ".join(parts)
         return Finding(code=self.code, message=sentence, where=self.evidence)
 
 

@@ -4,6 +4,7 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ GRAMMARS: dict[str, LogGrammar] = {
 }
 
 HEAD = 5000  # lines that the engine is recognised by
+LEAP_YEAR = 2000  # stands in for a year that the log does not tell, so that 29 February exists
 SHOWN = 6  # consequences that are printed
 
 # What to do next, by cause.
@@ -36,8 +38,8 @@ ADVICE = {
     "two flags name the same port": "give every port of the command a number of its own",
     PORT_IN_USE: "find who listens there (`ss -ltnp`), or choose another port; after a restart, connections "
     "in TIME_WAIT can hold it for a minute",
-    "GPU out of memory": "look for other processes on the GPU (`nvidia-smi`); else lower the memory fraction, "
-    "the batch or the maximum length",
+    "GPU out of memory": "look for other processes on the GPU (`nvidia-smi`); else lower the memory "
+    "fraction, the batch or the maximum length",
     "GPU memory already taken": "end the other process on that GPU (`nvidia-smi`), or lower the fraction",
     "host out of memory": "free memory, or load with fewer processes; `dmesg` tells what the kernel killed",
     "shared memory too small": "enlarge /dev/shm (containers: --shm-size); remove what crashed servers left",
@@ -56,6 +58,7 @@ ADVICE = {
     "KV cache exhausted": "lower concurrency or lengths, or give the KV cache more memory",
     "KV cache leak detected": "an engine bug: keep the log and the requests before it, and report it",
     "killed by signal": "look into `dmesg` for the kernel's out-of-memory killer; else somebody sent SIGKILL",
+    "worker process died": "if no exception of its own stands before it, it was killed or crashed: see `dmesg`",
     "NCCL failure": "look at the other ranks first: the first one to die is the cause; then at the network",
     "P/D node has no network address": "start the node with --host and the address of its network card",
     "P/D nodes differ in max_req_total_len": "give master, prefill and decode one --max_req_total_len",
@@ -92,7 +95,7 @@ class TriageReport:
         return 0 if self.ready and not self.fatal else 1
 
     def to_json(self) -> dict[str, Any]:
-        """The stable shape for scripts. A phase's `time` is as the log writes it, None where it tells none."""
+        """The stable shape for scripts. A phase's `time` is as the log writes it, None where it has none."""
         return {
             "engine": self.engine,
             "ready": self.ready,
@@ -126,7 +129,8 @@ class TriageReport:
     def _cause(self) -> list[str]:
         if not self.fatal:
             return [] if self.ready else self._silence()
-        first, *rest = self.fatal
+        first, *others = self.fatal
+        rest = sorted(others, key=lambda fatal: fatal.line)
         found = [f"cause      line {first.line}: {safe(first.text)}"]
         if first.cause in ADVICE:
             found.append(f"what to do {ADVICE[first.cause]}")
@@ -151,7 +155,8 @@ class TriageReport:
             found.append(f"progress   last seen: {safe(self.last_progress, 160)}")
         if self.stopping_line is None:
             found.append(
-                "what to do if the process lives, it hangs or still loads: see whether a child of it is gone; "
+                "what to do if the process lives, it hangs or still loads: see whether one of its children "
+                "is gone; "
                 "if it is dead, its exit code tells the signal, and `dmesg` whether the kernel killed it"
             )
         return found
@@ -219,10 +224,9 @@ _CLOCK = re.compile(
 
 
 def clock(time: str) -> float | None:
-    """Seconds from some origin, for differences within one log; None for an unknown form.
+    """Seconds from some origin, for differences within one log; None for an unknown form or no real date.
 
-    Without a year, months count 31 days: only a difference over the end of a month would be wrong, and
-    over the end of a year it is negative.
+    Without a year, a difference over the end of a year is negative.
     """
     match = _CLOCK.match(time)
     if match is None:
@@ -230,8 +234,12 @@ def clock(time: str) -> float | None:
     part = {name: int(text) for name, text in match.groupdict().items() if text is not None}
     if "minutes" in part:
         return part["minutes"] * 60 + part["sec"] + part["ms"] / 1e3 + part["us"] / 1e6
-    days = part.get("year", 0) * 372 + part["month"] * 31 + part["day"]
-    return float(days * 86400 + part["h"] * 3600 + part["m"] * 60 + part["s"])
+    year = part.pop("year", LEAP_YEAR)
+    try:
+        day = datetime(year, part["month"], part["day"], tzinfo=UTC)
+    except ValueError:
+        return None
+    return day.timestamp() + part["h"] * 3600 + part["m"] * 60 + part["s"]
 
 
 def _open(path: Path) -> Iterator[LogLine]:

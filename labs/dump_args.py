@@ -26,8 +26,9 @@ from typing import Any
 
 def vllm_parser() -> tuple[argparse.ArgumentParser, str, str]:
     # vLLM fills in help texts only when it believes the user asked for them, and it
-    # looks at the command line when it is imported.
-    sys.argv = ["vllm", "serve", "--help"]
+    # looks at the command line when it is imported.  ("serve" must not stand there as
+    # well: together with --help it hides --model.)
+    sys.argv = ["vllm", "--help"]
     from vllm.entrypoints.launchers.cli_args import make_arg_parser
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 

@@ -49,6 +49,7 @@ def convert(gguf: Path, out: Path) -> None:
     import transformers
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
+    transformers.utils.logging.disable_progress_bar()
     folder, name = str(gguf.parent), gguf.name
     model = AutoModelForCausalLM.from_pretrained(
         folder,

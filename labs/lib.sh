@@ -18,16 +18,12 @@ die() {
     exit 1
 }
 
-# make_venv DIR: a virtual environment whose pip works.
+# make_venv DIR: a fresh virtual environment; whatever was there is replaced.
 make_venv() {
-    local venv=$1
-    if [ -x "$venv/bin/python" ] && "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
-        return
-    fi
     command -v "$PYTHON" >/dev/null 2>&1 ||
         die "$PYTHON not found: install Python 3.11, or set PYTHON to the program to use"
-    say "creating $venv with $("$PYTHON" --version)"
-    "$PYTHON" -m venv --clear "$venv"
+    say "creating $1 with $("$PYTHON" --version)"
+    "$PYTHON" -m venv --clear "$1"
 }
 
 # pip_install VENV ARGS...: install quietly, with one line that says what.
@@ -42,9 +38,9 @@ site_packages() {
     "$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 }
 
-# fingerprint FILE...: changes whenever one of the files does.
+# fingerprint TEXT FILE...: changes whenever the text or one of the files does.
 fingerprint() {
-    cat -- "$@" | sha256sum | cut -d' ' -f1
+    { printf '%s\n' "$1" && cat -- "${@:2}"; } | sha256sum | cut -d' ' -f1
 }
 
 # is_built VENV FINGERPRINT: true when this very recipe finished here before.

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Build the SGLang CPU lab: a virtual environment with a real SGLang that serves a
-# small model on the CPU.  Safe to run again; a finished environment is left as it is.
+# small model on the CPU.  Safe to run again; a finished environment is left as it is, and
+# one built from other versions is built again from nothing.
 #
 #   HARNESS_LAB_DIR     where labs live     (default: .labs beside the labs folder)
 #   HARNESS_MODELS_DIR  where models live   (default: ~/.cache/harness/models)
@@ -77,11 +78,13 @@ transfer_libraries() {
     fi
 }
 
-recipe="$(fingerprint "$REQUIREMENTS" "$STAND_IN/__init__.py" "${BASH_SOURCE[0]}")"
+# The leading number is for changes of the steps above: raise it to have labs rebuilt.
+recipe="$(fingerprint "1 $TORCH_VERSION $SGLANG_VERSION $TORCHVISION_VERSION $ROUTER_VERSION" \
+    "$REQUIREMENTS" "$STAND_IN/__init__.py")"
 if is_built "$VENV" "$recipe"; then
     say "SGLang lab: already built in $VENV"
 else
-    say "SGLang lab: building in $VENV (3.2 GB, about 3 minutes)"
+    say "SGLang lab: building in $VENV (3.2 GB, 3 to 5 minutes)"
     build
     mark_built "$VENV" "$recipe"
 fi

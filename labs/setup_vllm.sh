@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Build the vLLM CPU lab: a virtual environment with a real vLLM that serves a small
-# model on the CPU.  Safe to run again; a finished environment is left as it is.
+# model on the CPU.  Safe to run again; a finished environment is left as it is, and
+# one built from other versions is built again from nothing.
 #
 #   HARNESS_LAB_DIR     where labs live     (default: .labs beside the labs folder)
 #   HARNESS_MODELS_DIR  where models live   (default: ~/.cache/harness/models)
@@ -43,11 +44,12 @@ build() {
         die "vLLM says its version is '$version', expected '$VLLM_VERSION+cpu'"
 }
 
-recipe="$(fingerprint "$REQUIREMENTS" "${BASH_SOURCE[0]}")"
+# The leading number is for changes of the steps above: raise it to have labs rebuilt.
+recipe="$(fingerprint "1 $TORCH_VERSION $VLLM_VERSION" "$REQUIREMENTS")"
 if is_built "$VENV" "$recipe"; then
     say "vLLM lab: already built in $VENV"
 else
-    say "vLLM lab: building in $VENV (2.5 GB, about 3 minutes)"
+    say "vLLM lab: building in $VENV (2.5 GB, 3 to 5 minutes)"
     build
     mark_built "$VENV" "$recipe"
 fi

@@ -8,10 +8,10 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from harness.accuracy import scoring
-from harness.accuracy.integrity import check_samples, check_unity, rescored, sha256
+from harness.accuracy.integrity import Earned, check_samples, check_unity, rescored, sha256
 from harness.accuracy.listing import listed
 from harness.accuracy.requests import AskedDocument, check_requests, load_requests, metrics_of
 from harness.accuracy.samples import METRIC, Sample, SampleSet
@@ -22,6 +22,8 @@ from harness.verdict import Verdict
 # lm-eval writes "" for a null answer unless LMEVAL_MODEL_NONE_ANSWER_PLACEHOLDER says otherwise, and turns a
 # null that slips through into the text "None".
 NULL_ANSWERS: Final = frozenset({"", "None", "null", "LMEVAL_MODEL_NONE_ANSWER_PLACEHOLDER"})
+Points: TypeAlias = dict[str, list[bool]]  # by filter
+
 _MEAN_TOLERANCE = 1e-9
 _TOO_MANY = 10_000  # missing documents that one finding tells as well
 
@@ -43,17 +45,19 @@ def audit(
         findings = list(samples.findings)
         return CheckResult(verdict=verdict_of(findings, Verdict.INVALID), findings=listed(findings))
     documents = _documents(samples)
+    scored = [(sample, rescored(sample)) for sample in samples.samples]
+    points = _points(scored)
     findings = [
         *samples.findings,
         *_limit(samples),
         *_completeness(samples, _ids(samples, expected_docs)),
         *_identity(documents, expected_docs, expected_questions),
-        *check_samples(samples.samples),
+        *check_samples(scored),
         *check_unity(samples.samples, documents),
-        *_means(samples),
+        *_means(samples, points),
         *_answers(documents),
     ]
-    metrics = _metrics(samples, documents, findings)
+    metrics = _metrics(points, documents, findings)
     if requests is not None:
         asked = [_asked(sample) for sample in documents.values()]
         lines, unreadable = load_requests(requests)
@@ -159,7 +163,7 @@ def _inside(index: int, values: Sequence[object]) -> bool:
     return 0 <= index < len(values)
 
 
-def _means(samples: SampleSet) -> Iterator[Finding]:
+def _means(samples: SampleSet, points: Points) -> Iterator[Finding]:
     """The results file reports the mean, and the number, of these very samples."""
     if not samples.results:
         return
@@ -168,24 +172,23 @@ def _means(samples: SampleSet) -> Iterator[Finding]:
         message = f"the results file has no results of task {samples.task}"
         yield Finding(code=Code.RESULTS_MISMATCH, message=message, where=samples.results_file)
         return
-    for name, points in _points(samples).items():
-        mean = sum(points) / len(points)
+    for name, values in points.items():
+        mean = sum(values) / len(values)
         claimed = reported.get(f"{METRIC},{name}")
         if not isinstance(claimed, int | float) or not math.isclose(claimed, mean, abs_tol=_MEAN_TOLERANCE):
             message = f"{name}: the results file says {claimed}, the samples' own mean is {mean}"
             yield Finding(code=Code.RESULTS_MISMATCH, message=message, where=samples.results_file)
         length = reported.get("sample_len")
-        if length is not None and length != len(points):
+        if length is not None and length != len(values):
             message = (
-                f"{name}: the results file counts {length} samples, the samples file holds {len(points)}"
+                f"{name}: the results file counts {length} samples, the samples file holds {len(values)}"
             )
             yield Finding(code=Code.RESULTS_MISMATCH, message=message, where=samples.results_file)
 
 
-def _points(samples: SampleSet) -> dict[str, list[bool]]:
-    points: dict[str, list[bool]] = {name: [] for name in scoring.FILTERS}
-    for sample in samples.samples:
-        earned = rescored(sample)
+def _points(scored: Iterable[tuple[Sample, Earned | None]]) -> Points:
+    points: Points = {name: [] for name in scoring.FILTERS}
+    for sample, earned in scored:
         if earned is not None:
             points[sample.filter].append(earned[1])
     return {name: values for name, values in points.items() if values}
@@ -211,10 +214,10 @@ def _answers(documents: Mapping[int, Sample]) -> Iterator[Finding]:
 
 
 def _metrics(
-    samples: SampleSet, documents: Mapping[int, Sample], findings: Iterable[Finding]
+    points: Points, documents: Mapping[int, Sample], findings: Iterable[Finding]
 ) -> dict[str, float | int | str | None]:
     counts = Counter(finding.code for finding in findings)
-    accuracy = {f"accuracy.{name}": sum(points) / len(points) for name, points in _points(samples).items()}
+    accuracy = {f"accuracy.{name}": sum(values) / len(values) for name, values in points.items()}
     return {
         "n": len(documents),
         **accuracy,

@@ -3,11 +3,13 @@
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from harness.accuracy import scoring
 from harness.accuracy.samples import Sample
 from harness.findings import Code, Finding
+
+Earned: TypeAlias = tuple[str, bool]  # the answer that a raw response gives, and whether it is right
 
 
 def sha256(text: str) -> str:
@@ -20,7 +22,7 @@ def doc_hash(doc: Mapping[str, Any]) -> str:
     return sha256(json.dumps(doc, indent=2, ensure_ascii=False))
 
 
-def rescored(sample: Sample) -> tuple[str, bool] | None:
+def rescored(sample: Sample) -> Earned | None:
     """The answer and score that the raw response earns, or None for a filter that is not known here."""
     if sample.filter not in scoring.FILTERS:
         return None
@@ -28,9 +30,9 @@ def rescored(sample: Sample) -> tuple[str, bool] | None:
     return answer, scoring.score(answer, sample.target)
 
 
-def check_samples(samples: Iterable[Sample]) -> Iterator[Finding]:
+def check_samples(samples: Iterable[tuple[Sample, Earned | None]]) -> Iterator[Finding]:
     """Hashes, targets, extracted answers and scores, each against its own recomputation."""
-    for sample in samples:
+    for sample, earned in samples:
         for name, recorded, recomputed in (
             ("doc_hash", sample.doc_hash, doc_hash(sample.doc)),
             ("prompt_hash", sample.prompt_hash, sha256(sample.prompt)),
@@ -43,11 +45,10 @@ def check_samples(samples: Iterable[Sample]) -> Iterator[Finding]:
         if isinstance(gold, str) and gold != sample.target:
             message = "the target is not the document's own answer"
             yield Finding(code=Code.TARGET_MISMATCH, message=message, where=sample.where)
-        yield from _score(sample)
+        yield from _score(sample, earned)
 
 
-def _score(sample: Sample) -> Iterator[Finding]:
-    earned = rescored(sample)
+def _score(sample: Sample, earned: Earned | None) -> Iterator[Finding]:
     if earned is None:
         message = f"filter {sample.filter} is not known here, so its scores cannot be recomputed"
         yield Finding(code=Code.SCORE_MISMATCH, message=message, where=sample.where)

@@ -114,7 +114,7 @@ def load_samples(folder: Path, *, task: str | None = None) -> SampleSet:
 def _find_runs(folder: Path) -> list[_Run]:
     results: dict[tuple[Path, str], Path] = {}
     samples: dict[tuple[Path, str], dict[str, Path]] = {}
-    for path in sorted(folder.rglob("*_*.json*")):
+    for path in sorted(path for path in folder.rglob("*_*.json*") if path.is_file()):
         if match := _SAMPLES_NAME.fullmatch(path.name):
             samples.setdefault((path.parent, match["time"]), {})[match["task"]] = path
         elif match := _RESULTS_NAME.fullmatch(path.name):

@@ -1,6 +1,7 @@
 """Answers of a server: made flat and comparable, or found to be none of this engine's."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -9,21 +10,25 @@ from harness.engines.client import Client
 from harness.errors import TargetError
 from harness.scenario.model import Scalar
 
+# A Python object that a server could only print: where it lies differs from start to start.
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 # What reading an answer of an unexpected form raises.
-MALFORMED = (KeyError, IndexError, TypeError, AttributeError, ValueError)
+MALFORMED = (KeyError, IndexError, TypeError, AttributeError, ValueError, StopIteration)
 
 
 def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar | None]:
-    """`{"a": {"b": 1}}` becomes `{"a.b": 1}`. Lists, and empty objects, become their JSON text."""
+    """`{"a": {"b": 1}}` becomes `{"a.b": 1}`. Lists, and empty objects, become their JSON text; memory
+    addresses are cut out of texts."""
     flat: dict[str, Scalar | None] = {}
     for key, value in data.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:
             flat.update(flatten(value, f"{name}."))
-        elif value is None or isinstance(value, (bool, int, float, str)):
+        elif value is None or isinstance(value, (bool, int, float)):
             flat[name] = value
         else:
-            flat[name] = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+            text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+            flat[name] = ADDRESS.sub("", text)
     return flat
 
 

@@ -15,8 +15,8 @@ from harness.scenario.model import FlagValue
 NUMBER = {
     "int": re.compile(r"[+-]?\d+(_\d+)*"),
     "float": re.compile(r"[+-]?(\d+(_\d+)*\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)", re.IGNORECASE),
-    "human_readable_int": re.compile(r"[+-]?\d+(\.\d+)?([kKmMgGtT]i?)?"),
-    "human_readable_int_or_auto": re.compile(r"[+-]?\d+(\.\d+)?([kKmMgGtT]i?)?|auto", re.IGNORECASE),
+    "human_readable_int": re.compile(r"[+-]?\d+|\d+(\.\d+)?[kKmMgGtT]i?"),
+    "human_readable_int_or_auto": re.compile(r"[+-]?\d+|\d+(\.\d+)?[kKmMgGtT]i?|auto|AUTO"),
 }
 WORD = {
     "int": "a whole number",

@@ -9,9 +9,10 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-Kind: TypeAlias = Literal["int", "float", "text", "on", "off"]
+Kind: TypeAlias = Literal["int", "float", "text", "folder", "on", "off"]
 Value: TypeAlias = bool | int | float | str
 
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
@@ -29,7 +30,7 @@ class BadFlag(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One flag: its spellings, the longest-lived last, and the field of `CommonParams` that it sets.
+    """One flag: its spellings, and the field of the library's `CommonParams` that it sets.
 
     `on` and `off` take no value. A text option with `choices` takes one of them, or with `several` a comma
     list of them.
@@ -47,6 +48,10 @@ class Option:
             return int(text)
         if self.kind == "float":
             return float(text)
+        if self.kind == "folder":
+            if not Path(text).is_dir():
+                raise ValueError(f"not a directory: {text}")
+            return f"{text.rstrip('/')}/"  # the library puts a file name right behind it
         for part in text.split(",") if self.several else [text]:
             if self.choices and part not in self.choices:
                 raise ValueError(f"'{part}' is not one of {', '.join(self.choices)}")
@@ -89,7 +94,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(("--cache-reuse",), "n_cache_reuse"),
     Option(("-ctxcp", "--swa-checkpoints", "--ctx-checkpoints"), "n_ctx_checkpoints"),
     Option(("-sps", "--slot-prompt-similarity"), "slot_prompt_similarity", "float"),
-    Option(("--slot-save-path",), "slot_save_path", "text"),
+    Option(("--slot-save-path",), "slot_save_path", "folder"),
     Option(("--metrics",), "endpoint_metrics", "on"),
     Option(("--props",), "endpoint_props", "on"),
     Option(("--slots",), "endpoint_slots", "on"),

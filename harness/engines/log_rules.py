@@ -6,6 +6,8 @@ logged prompt, a model's answer or an access line therefore never look like the 
 """
 
 import re
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from harness.engines.base import LogRule
 
@@ -22,14 +24,36 @@ AND_TRACEBACK = " (with its traceback)"
 _EXCEPTION = r"(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Failure|Interrupt|Exit|OfflineModeIsEnabled)\b"
 
 
+@dataclass(frozen=True, slots=True)
+class PrefixedRule(LogRule):
+    """A rule that remembers of what its pattern was made."""
+
+    prefix: str
+    core: str
+
+
 def rule(prefix: str, label: str, *alternatives: str) -> LogRule:
     """A rule whose pattern is one of `alternatives`, at the start of a line, after `prefix`."""
-    return LogRule(label, re.compile(rf"^(?:{prefix})(?:{'|'.join(alternatives)})"))
+    core = "|".join(alternatives)
+    return PrefixedRule(label, re.compile(rf"^(?:{prefix})(?:{core})"), prefix, core)
 
 
 def rules(prefix: str, *table: tuple[str, ...]) -> tuple[LogRule, ...]:
     """Rules from rows of a label and its alternatives; see `rule`."""
     return tuple(rule(prefix, *row) for row in table)
+
+
+def any_of(every: Iterable[LogRule], *more: re.Pattern[str]) -> re.Pattern[str]:
+    """One pattern that says whether any of these matches. Most lines match nothing and should cost little, so
+    that rules of one prefix share one copy of it."""
+    cores: dict[str, list[str]] = {}
+    for each in every:
+        prefix, core = (
+            (each.prefix, each.core) if isinstance(each, PrefixedRule) else ("", each.pattern.pattern)
+        )
+        cores.setdefault(prefix, []).append(core)
+    cores.setdefault("", []).extend(pattern.pattern for pattern in more)
+    return re.compile("|".join(rf"^(?:{prefix})(?:{'|'.join(found)})" for prefix, found in cores.items()))
 
 
 def raised(*texts: str) -> str:
@@ -119,6 +143,15 @@ COMMON_CAUSES: tuple[tuple[str, ...], ...] = (
         ),
     ),
     (
+        "feature not supported on this host",
+        r"(?:\w+\.)*NotImplementedError\b",
+        raised(
+            r"(?:is|are) (?:currently )?only supported on",
+            r"is not supported on (?:CPU|this|the)",
+            r"(?:requires?|needs) (?:Intel AMX|x86|Hopper|Blackwell|SM ?\d|compute capability)",
+        ),
+    ),
+    (
         "Python package missing or broken",
         r"(?:\w+\.)*(?:ModuleNotFoundError|ImportError|PackageNotFoundError)\b",
     ),
@@ -150,6 +183,13 @@ COMMON_NOISE: tuple[tuple[str, ...], ...] = (
     ),
     ("Python warning", r"\S+:\d+: (?:User|Future|Deprecation|Runtime|Resource|Pending\w*|Syntax)Warning: "),
     ("one request failed" + AND_TRACEBACK, r"ERROR:\s+Exception in ASGI application"),
+    ("interrupted by hand", r"KeyboardInterrupt$"),
+    (
+        "Python's own clean-up" + AND_TRACEBACK,
+        r"Exception ignored (?:in|while)\b",
+        r"Error in atexit\._run_exitfuncs:",
+        r"--- Logging error ---",
+    ),
     ("not an HTTP/1.1 request", r"WARNING:\s+Invalid HTTP request received"),
     ("native library's note", r"\[?[EWI]\d{4} \d\d:\d\d:\d\d(?!.*ProcessGroupNCCL)"),
 )

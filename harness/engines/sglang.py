@@ -144,7 +144,7 @@ class Sglang:
             raise strange(self.name, client, "/model_info", info) from error
 
     def effective_config(self, client: Client, log: Path) -> dict[str, Scalar | None]:
-        answer = client.get_json("/server_info")
+        answer = client.get_json("/server_info", timeout_s=120)
         models = client.get_json("/v1/models", timeout_s=10)
         try:
             config = _comparable(answer)

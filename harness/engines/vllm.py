@@ -89,8 +89,8 @@ class Vllm:
     grammar = GRAMMAR
 
     def ports(self, role: str, flags: Mapping[str, FlagValue]) -> tuple[str, ...]:
-        """HTTP, and the rendezvous of its worker processes. What gloo and NCCL open they take as the kernel
-        gives it. Data-parallel servers take more, counting upwards from the rendezvous."""
+        """HTTP, and the port from which vLLM counts upwards where its processes need one to meet (on one
+        node it may use a file). What gloo and NCCL open they take as the kernel gives it."""
         del role
         if given(flags, *DATA_PARALLEL) in (None, 1):
             return ("http", "rendezvous")
@@ -138,7 +138,7 @@ class Vllm:
     def effective_config(self, client: Client, log: Path) -> dict[str, Scalar | None]:
         del log
         try:
-            answer = client.get_json("/server_info?config_format=json")
+            answer = client.get_json("/server_info?config_format=json", timeout_s=120)
         except RequestFailed as error:
             if error.status != 404:
                 raise

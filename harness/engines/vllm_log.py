@@ -50,14 +50,6 @@ GRAMMAR = LogGrammar(
             ),
             ("max length beyond what the model allows", raised(r"User-specified max_model_len")),
             ("GPU memory already taken", raised(r"Free memory on device .* is less than desired")),
-            (
-                "feature not supported on this host",
-                raised(
-                    r"(?:is|are) (?:currently )?only supported on",
-                    r"is not supported on (?:CPU|this|the)",
-                ),
-                r"(?:\w+\.)*NotImplementedError\b",
-            ),
             *COMMON_CAUSES,
             (
                 "killed by signal",
@@ -68,6 +60,7 @@ GRAMMAR = LogGrammar(
         unexpected(),
         *rules(
             _ERROR,
+            ("worker process died", r"(?:Worker|Engine core) proc \S+ died unexpectedly"),
             (
                 "engine failed to start",
                 r"EngineCore failed to start",
@@ -78,9 +71,8 @@ GRAMMAR = LogGrammar(
                 "engine died",
                 r"EngineCore encountered (?:a fatal error|an issue)",
                 r"AsyncLLM output_handler failed",
-                r"(?:Worker|Engine core) proc \S+ died unexpectedly",
                 r"WorkerProc hit an exception",
-                r"RuntimeError: Worker failed with error",
+                r"RuntimeError: (?:Worker failed with error|Executor failed)",
                 r"(?:[\w.]+\.)?EngineDeadError",
             ),
         ),

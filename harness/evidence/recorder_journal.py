@@ -128,11 +128,11 @@ class _JsonLines:
         self._path = path
         self.lost: str | None = None
         try:
+            if path.exists():
+                what = f"{path} holds the evidence of an earlier recording"
+                raise HarnessError(what, fix="record into a new folder", evidence=str(path))
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
-        except FileExistsError as error:
-            what = f"{path} holds the evidence of an earlier recording"
-            raise HarnessError(what, fix="record into a new folder", evidence=str(path)) from error
         except OSError as error:
             what = f"the evidence file {path} cannot be created: {error.strerror}"
             fix = "free disk space, or make the folder writable"

@@ -68,24 +68,33 @@ def _merge_openai(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _merge_native(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    pieces: dict[int, list[str]] = {}
+    texts: dict[int, _Text] = {}
     fields: dict[int, dict[str, Any]] = {}
     for event in events:
         number = index_of(event) or 0
-        texts = pieces.setdefault(number, [])
         key, text = native_text(event)
         if isinstance(text, str):
-            if key == "text" and _repeats(texts, text):
-                texts.clear()
-            texts.append(text)
+            texts.setdefault(number, _Text()).add(text, may_repeat=key == "text")
         fields.setdefault(number, {}).update(event)
     return [
-        {**fields[number], "content": "".join(texts) if texts else None} for number, texts in pieces.items()
+        {**merged, "content": "".join(texts[number].pieces) if number in texts else None}
+        for number, merged in fields.items()
     ]
 
 
-def _repeats(texts: list[str], text: str) -> bool:
-    return len(text) >= sum(map(len, texts)) and text.startswith("".join(texts))
+class _Text:
+    """A text that grows by pieces, or is repeated whole in each event, in time linear in what is sent."""
+
+    def __init__(self) -> None:
+        self.pieces: list[str] = []
+        self._length = 0
+
+    def add(self, text: str, *, may_repeat: bool) -> None:
+        if may_repeat and len(text) >= self._length and text.startswith("".join(self.pieces)):
+            self.pieces.clear()
+            self._length = 0
+        self.pieces.append(text)
+        self._length += len(text)
 
 
 def _json_or_text(data: str) -> Any:

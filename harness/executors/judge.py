@@ -5,7 +5,7 @@ the run directory; `harness judge RUN` repeats it months later on a laptop.
 import traceback
 from pathlib import Path
 
-from harness.errors import ConfigError
+from harness.errors import ConfigError, HarnessError
 from harness.evidence.fingerprint import parity_findings, read_fingerprint
 from harness.evidence.record import CheckResult, LaneRecord, PairResult, RunRecord
 from harness.evidence.run_dir import RunDir
@@ -62,6 +62,9 @@ def _guarded_pair(run: RunDir, record: RunRecord, pair: Pair) -> PairResult:
             return PairResult(verdict=Verdict.SKIPPED, findings=[finding])
     try:
         return _pair(run, record, pair)
+    except HarnessError as error:
+        finding = error.finding()
+        return PairResult(verdict=verdict_of([finding], Verdict.REPORTED), findings=[finding])
     except Exception:  # noqa: BLE001 - see above
         message = f"judging the pair crashed:\n{traceback.format_exc(limit=5)}"
         finding = Finding(code=Code.HARNESS_BUG, message=message, where=pair.name)
@@ -71,15 +74,9 @@ def _guarded_pair(run: RunDir, record: RunRecord, pair: Pair) -> PairResult:
 def _pair(run: RunDir, record: RunRecord, pair: Pair) -> PairResult:
     given = record.lanes[pair.baseline].check_params[pair.check]
     planned = parse_check(pair.check, given)
-    findings = [
-        Finding(
-            code=Code.LANE_UNSOUND,
-            message=f"lane `{name}` is {record.lanes[name].verdict}: its evidence cannot carry a comparison",
-            where=name,
-        )
-        for name in (pair.baseline, pair.candidate)
-        if record.lanes[name].verdict.rank > Verdict.INCONCLUSIVE.rank
-    ]
+    findings = _unsound(record, pair)
+    if any(not run.check(name, pair.check).is_dir() for name in (pair.baseline, pair.candidate)):
+        return PairResult(verdict=verdict_of(findings, Verdict.SKIPPED), findings=findings)
     findings += parity_findings(
         read_fingerprint(run.lane(pair.baseline)), read_fingerprint(run.lane(pair.candidate)), pair.may_differ
     )
@@ -92,6 +89,18 @@ def _pair(run: RunDir, record: RunRecord, pair: Pair) -> PairResult:
     )
     findings += result.findings
     return result.model_copy(update={"findings": findings, "verdict": verdict_of(findings, result.verdict)})
+
+
+def _unsound(record: RunRecord, pair: Pair) -> list[Finding]:
+    return [
+        Finding(
+            code=Code.LANE_UNSOUND,
+            message=f"lane `{name}` is {record.lanes[name].verdict}: its evidence cannot carry a comparison",
+            where=name,
+        )
+        for name in (pair.baseline, pair.candidate)
+        if record.lanes[name].verdict.rank > Verdict.INCONCLUSIVE.rank
+    ]
 
 
 def _counted(record: RunRecord) -> list[Verdict]:

@@ -86,7 +86,7 @@ class Guard:
         self._tell("mark", what.marker)
         process = proc.stat(what.pid)
         if process is not None:
-            self._tell("session", what.marker, str(process.pid), str(process.started))
+            self._tell("session", str(process.pid), str(process.started))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -10,12 +10,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from harness.host import proc
 
 SWEEP_S = 0.1
-TERM_S = 5.0
+TERM_S = 3.0
 KILL_S = 10.0
 QUIET_S = 1.0  # a child between fork and exec carries no mark yet
 QUIET_ALIVE_S = 0.2  # the harness lives and left its block by an exception: it is forking nothing now
@@ -26,38 +26,38 @@ class Charges:
     """What is watched, and every process that was found to belong to it."""
 
     def __init__(self) -> None:
-        self._marks: dict[str, tuple[int, int] | None] = {}  # mark -> pid and start time of its first process
-        self._known: dict[str, dict[int, int]] = {}
+        self._marks: set[str] = set()
+        self._first: dict[int, int] = {}  # pid and start time of each mark's first process
+        self._known: dict[int, int] = {}
 
     def obey(self, line: str) -> bool:
         """Take one order; True for the last one, `done`."""
+        if not line.endswith("\n"):
+            return False  # the harness died while it wrote
         match line.rstrip("\n").split("\t"):
             case ["mark", marker]:
-                self._marks.setdefault(marker, None)
-            case ["session", marker, pid, started]:
-                self._marks[marker] = (int(pid), int(started))
+                self._marks.add(marker)
+            case ["session", pid, started]:
+                self._first[int(pid)] = int(started)
             case ["done"]:
                 return True
             case _:
-                pass  # half a line: the harness died while it wrote
+                pass
         return False
 
     def living(self) -> list[proc.Stat]:
         """Every living process under any of the marks."""
         everyone = proc.everybody()
-        found: dict[int, proc.Stat] = {}
-        for marker, first in self._marks.items():
-            known = self._known.setdefault(marker, {})
-            for process in proc.family(marker, _sessions(first), known, everyone):
-                known[process.pid] = process.started
-                found[process.pid] = process
-        return list(found.values())
+        # A session's number proves something only while its first process is there and the same.
+        sessions = [pid for pid, started in self._first.items() if _started(everyone, pid) == started]
+        found = proc.family(self._marks, sessions, self._known, everyone)
+        self._known.update((process.pid, process.started) for process in found)
+        return found
 
 
-def _sessions(first: tuple[int, int] | None) -> tuple[int, ...]:
-    """The session of the first process, while that one is there to prove that the number is still its own."""
-    leader = proc.stat(first[0]) if first else None
-    return (leader.pid,) if first and leader and leader.started == first[1] else ()
+def _started(everyone: Mapping[int, proc.Stat], pid: int) -> int | None:
+    process = everyone.get(pid)
+    return process.started if process else None
 
 
 def stop_all(charges: Charges, quiet_s: float) -> tuple[dict[int, str], list[int]]:

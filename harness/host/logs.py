@@ -16,7 +16,6 @@ _ANSI = re.compile(
     r"|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)"  # titles, hyperlinks and other strings, when properly ended
     r"|[ -/]+[0-~]|[0-~])?"  # two- and three-byte escapes, and one that was cut off
 )
-_TERMINATOR = re.compile(rb"\r?\n|\r(?=[^\n])")
 
 
 class LogLine(NamedTuple):
@@ -119,23 +118,26 @@ class _Splitter:
         self._lost = 0  # bytes of the unfinished line that were thrown away
 
     def feed(self, chunk: bytes) -> list[LogLine]:
-        data = self._rest + chunk
-        found = []
-        start = 0
-        for match in _TERMINATOR.finditer(data):
-            line = self._line(data[start : match.start()])
-            if match.group().endswith(b"\n"):
-                found.append(line)
-                self._number += 1
-            elif line.text:
-                found.append(line)
-            start = match.end()
-        self._rest = data[start:]
-        excess = len(self._rest) - LINE_LIMIT - 1  # one more, since a CR at the end is not yet decided
+        found: list[LogLine] = []
+        *whole, rest = (self._rest + chunk).split(b"\n")
+        for row in whole:
+            *overwritten, last = row.removesuffix(b"\r").split(b"\r")
+            found += self._overwritten(overwritten)
+            found.append(self._line(last))
+            self._number += 1
+        # A CR at the very end is not yet decided: a line end may follow.
+        if (cut := rest.rfind(b"\r", 0, -1)) >= 0:
+            found += self._overwritten(rest[:cut].split(b"\r"))
+            rest = rest[cut + 1 :]
+        excess = len(rest) - LINE_LIMIT - 1
         if excess > 0:
-            self._rest = self._rest[:LINE_LIMIT] + self._rest[-1:]
+            rest = rest[:LINE_LIMIT] + rest[-1:]
             self._lost += excess
+        self._rest = rest
         return found
+
+    def _overwritten(self, states: list[bytes]) -> list[LogLine]:
+        return [line for line in map(self._line, states) if line.text]
 
     def finish(self) -> list[LogLine]:
         rest, self._rest = self._rest, b""

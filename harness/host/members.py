@@ -25,17 +25,15 @@ def handles(processes: Sequence[proc.Stat]) -> list[psutil.Process]:
 
 def run_processes(run_id: str) -> list[psutil.Process]:
     """All living processes that carry a mark of this run, of whichever server."""
-    marked = [
-        each for each in proc.everybody().values() if proc.has_mark(each.pid, f"{run_id}:", prefix=True)
-    ]
-    return handles(marked)
+    everyone = proc.everybody().values()
+    return handles([each for each in everyone if (proc.mark_of(each.pid) or "").startswith(f"{run_id}:")])
 
 
 def kill_marked(marker: str) -> None:
     """SIGKILL all that carries the mark, and what is about to."""
     deadline = time.monotonic() + _FORK_TO_EXEC_S
     while time.monotonic() < deadline:  # the child carries its mark only once it runs its own program
-        for handle in handles(proc.family(marker, (), {}, proc.everybody())):
+        for handle in handles(proc.family([marker], (), {}, proc.everybody())):
             with contextlib.suppress(psutil.Error):
                 handle.kill()
         time.sleep(_SWEEP_S)

@@ -52,10 +52,13 @@ def title(pid: int) -> str:
     return _read(pid, "comm").decode(errors="replace").strip() or "gone"
 
 
-def has_mark(pid: int, marker: str, *, prefix: bool = False) -> bool:
-    """Whether the process was started with `HARNESS_RUN_MARK=<marker>` (or, `prefix`, one that begins so)."""
-    entry = b"\0" + os.fsencode(f"{MARK}={marker}") + (b"" if prefix else b"\0")
-    return entry in b"\0" + _read(pid, "environ") + b"\0"
+def mark_of(pid: int) -> str | None:
+    """The value of `HARNESS_RUN_MARK` that the process was started with."""
+    front = f"{MARK}=".encode()
+    for entry in _read(pid, "environ").split(b"\0"):
+        if entry.startswith(front):
+            return os.fsdecode(entry.removeprefix(front))
+    return None
 
 
 def socket_inodes(pid: int) -> set[int]:
@@ -81,20 +84,26 @@ def everybody() -> dict[int, Stat]:
 
 
 def family(
-    marker: str, sessions: Collection[int], known: Mapping[int, int], everyone: Mapping[int, Stat]
+    marks: Collection[str],
+    sessions: Collection[int],
+    known: Mapping[int, int],
+    everyone: Mapping[int, Stat],
+    *,
+    since: int = 0,
 ) -> list[Stat]:
-    """The living processes of one server, by four nets: those that carry the mark; those in one of the
+    """The living processes of a server, by four nets: those that carry one of the marks; those in one of the
     sessions; those in `known` (pid to `started`), wherever they went since; and all that descend from these.
 
     Environment marks are lost to a program that wipes its environment, sessions to one that calls setsid,
-    descent to one whose parent ended; hardly anything slips through all of them.
+    descent to one whose parent ended; hardly anything slips through all of them. What started before
+    `since` is not asked for its mark: on a busy host that is nearly everybody.
     """
     found: dict[int, Stat] = {}
     for process in everyone.values():
         if (
             known.get(process.pid) == process.started
             or process.session in sessions
-            or (process.living and has_mark(process.pid, marker))
+            or (process.started >= since and process.living and mark_of(process.pid) in marks)
         ):
             found[process.pid] = process
     _add_descendants(found, everyone.values())

@@ -28,7 +28,7 @@ SWEEP_S = 0.05
 SETTLE_S = 1.0  # children of a server that ended well need a moment to follow
 TERM_S = 3.0  # for those that did not follow, and are told themselves
 KILL_S = 10.0  # a process in the GPU driver may take seconds to die even of SIGKILL
-UNKNOWN_EXIT = 255
+UNKNOWN_EXIT = 255  # somebody else collected the exit status, so that nobody can know it any more
 
 How = Literal["exited", "terminated", "killed"]
 
@@ -59,11 +59,14 @@ class ManagedProcess:
         self._popen = popen
         self._exit_code: int | None = None
         self._reaped = False
+        self._collected_elsewhere = False
         self._known: dict[int, int] = {}  # pid -> start time, of every process ever seen in the family
         self._told: set[int] = set()
         self._forced: set[int] = set()
         self._outcome: StopOutcome | None = None
-        self._remember(proc.stat(popen.pid))
+        first = proc.stat(popen.pid)
+        self._started = first.started if first else 0
+        self._remember(first)
 
     @classmethod
     def start(
@@ -111,8 +114,8 @@ class ManagedProcess:
         if self._exit_code is None:
             try:
                 ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            except ChildProcessError:  # somebody else collected it
-                self._reaped = True
+            except ChildProcessError:
+                self._reaped = self._collected_elsewhere = True
                 self._exit_code = UNKNOWN_EXIT
             else:
                 if ended is not None:
@@ -125,7 +128,7 @@ class ManagedProcess:
         code = self.poll()
         if code is None:
             return "still running"
-        if code == UNKNOWN_EXIT and self._reaped:
+        if self._collected_elsewhere:
             return "exit code unknown, somebody else collected it"
         if code >= 0:
             wrapped = f" (128 + {_signal_name(code - 128)}: a child was killed)" if 128 < code < 160 else ""
@@ -145,7 +148,7 @@ class ManagedProcess:
         were adopted are reaped here."""
         everyone = proc.everybody()
         sessions = () if self._reaped else (self.pid,)
-        living = proc.family(self.marker, sessions, self._known, everyone)
+        living = proc.family([self.marker], sessions, self._known, everyone, since=self._started)
         for process in living:
             self._remember(process)
         self._reap_adopted(everyone)
@@ -192,7 +195,8 @@ class ManagedProcess:
         if self.poll() is not None:
             return
         self._told.add(self.pid)
-        os.kill(self.pid, signal.SIGTERM)  # unreaped, so the pid is still its own
+        with contextlib.suppress(OSError):  # it may have changed its user
+            os.kill(self.pid, signal.SIGTERM)  # unreaped, so the pid is still its own
         deadline = time.monotonic() + grace_s
         while self.poll() is None and time.monotonic() < deadline:
             time.sleep(POLL_S)

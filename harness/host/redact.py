@@ -34,6 +34,7 @@ _LOGINS = _words("user db admin root login smtp mail email http proxy ssh mysql 
 
 # Values that hide nothing; clients of vLLM call "no key" EMPTY.
 _HARMLESS = _words("0 1 true false yes no on off none null empty") | {"", MASK}
+_SCHEMES = _words("bearer basic token")
 _SHORT = 8  # a shorter secret is replaced only where it stands as a word of its own
 
 _FLAG = re.compile(r"--[A-Za-z]|-[A-Za-z]{1,6}$")
@@ -107,23 +108,22 @@ def redact_text(text: str, secrets: Iterable[str] = ()) -> str:
 
 
 def _replacement(match: re.Match[str]) -> str:
-    name = match.groupdict().get("name")
-    if name is not None and not is_secret(name):
-        return match.group()
-    if match.re is _COLON and name is not None and _says_little(name, match["value"]):
-        return match.group()
-    return match["front"] + _mask(match["value"])
-
-
-def _says_little(name: str, value: str) -> bool:
-    """`token: 17` is in every log, and `Authorization: Bearer` has been dealt with."""
-    word = name.lower()
-    return word in _AT_THE_END or (word == "authorization" and value.lower() in ("bearer", "basic", "token"))
+    name, value = match.groupdict().get("name"), match["value"]
+    if name is not None:
+        word = name.lower()
+        scheme_alone = word == "authorization" and value.lower() in _SCHEMES  # what follows it was dealt with
+        said_by_every_log = match.re is _COLON and word in _AT_THE_END  # `token: 17`
+        if scheme_alone or said_by_every_log or not is_secret(name):
+            return match.group()
+    return match["front"] + _mask(value)
 
 
 def _mask(value: str) -> str:
-    if value[:1] in ("'", '"') and value[-1:] == value[:1]:
+    if len(value) > 1 and value[0] in ("'", '"') and value[-1] == value[0]:
         return value[0] + _mask(value[1:-1]) + value[0]
+    scheme, _, rest = value.partition(" ")
+    if rest and scheme.lower() in _SCHEMES:
+        return f"{scheme} {MASK}"
     return value if value.lower() in _HARMLESS else MASK
 
 

@@ -47,12 +47,8 @@ class Listener:
 
 def listening(port: int, host: str = LOOPBACK) -> list[Listening]:
     """The sockets that a client of `host` could reach at the port, wildcard ones included."""
-    return [
-        entry
-        for name in ("tcp", "tcp6")
-        for entry in _table(name)
-        if entry.port == port and entry.address in (host, *_WILDCARDS)
-    ]
+    found = (entry for name in ("tcp", "tcp6") for entry in _table(name, port))
+    return [entry for entry in found if entry.address in (host, *_WILDCARDS)]
 
 
 def listener(port: int) -> Listener | None:
@@ -106,16 +102,19 @@ def _binds(family: socket.AddressFamily, host: str, port: int, *, reuse: bool) -
     return True
 
 
-def _table(name: str) -> Iterable[Listening]:
+def _table(name: str, port: int) -> Iterable[Listening]:
     try:
-        lines = Path(f"/proc/net/{name}").read_text().splitlines()[1:]
+        lines = Path(f"/proc/net/{name}").read_text().splitlines()
     except OSError:  # no IPv6 on this machine
         return
+    ending = f":{port:04X}"
     for line in lines:
+        if ending not in line:  # thousands of connections, asked many times a second
+            continue
         fields = line.split()
-        if fields[3] == _LISTEN:
-            host, port = fields[1].split(":")
-            yield Listening(_address(host), int(port, 16), int(fields[7]), int(fields[9]))
+        host, _, number = fields[1].partition(":")
+        if fields[3] == _LISTEN and int(number, 16) == port:
+            yield Listening(_address(host), port, int(fields[7]), int(fields[9]))
 
 
 def _address(text: str) -> str:

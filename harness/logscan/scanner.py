@@ -10,8 +10,8 @@ Conventions of a grammar, beside those of `LogGrammar` itself (`harness.engines.
   line of a traceback. Rules after it name consequences;
 - a benign rule whose label ends in `(with its traceback)` covers the traceback that follows.
 
-`ready` means that the server said so and did not fail to bind its port: a server that lost its port to another
-one may well have warmed itself up against that other one.
+`ready` means that the server said so and did not fail to bind its port: a server that lost its port to
+another one may well have warmed itself up against that other one.
 """
 
 import re
@@ -20,9 +20,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.engines.base import LogGrammar, LogRule
-from harness.engines.log_rules import AND_TRACEBACK, PORT_IN_USE, STOPPING, UNEXPECTED
+from harness.engines.log_rules import AND_TRACEBACK, PORT_IN_USE, STOPPING, UNEXPECTED, any_of
 from harness.host.logs import clean
-from harness.logscan.tracebacks import START, Block, Part, Tracebacks
+from harness.logscan.tracebacks import START, Block, Part, Tracebacks, is_header
 
 READY = "ready"
 AFTER_STOP = "after a stop was asked for"
@@ -32,6 +32,7 @@ MAX_FATAL = 500  # fatal lines kept; a crash loop may write thousands
 EXCUSE_DISTANCE = 3  # lines between a benign header and its traceback
 
 _RANK = re.compile(r"^\[?rank\d+\]?: ?")
+_QUIET = re.compile(r"\b(?:DEBUG|INFO)\b")  # a traceback logged at these levels is somebody's text
 _VOLATILE = re.compile(r"\d\d:\d\d:\d\d|:\d+(?=\])")
 
 
@@ -78,7 +79,7 @@ class LogScanner:
         self._phases: dict[str, Phase] = {}
         self._entries: list[_Entry | None] = []
         self._excuse: tuple[int, str] = (-EXCUSE_DISTANCE, "")
-        self._any_rule = _union([*grammar.phases, *grammar.fatal, *grammar.benign], grammar.ready)
+        self._any_rule = any_of([*grammar.phases, *grammar.fatal, *grammar.benign], grammar.ready)
         self._unexpected = next(
             (rank, rule.pattern) for rank, rule in enumerate(grammar.fatal) if rule.label == UNEXPECTED
         )
@@ -145,7 +146,7 @@ class LogScanner:
         message = text[stamp.end() :] if stamp else text
         if self._tracebacks.open and self._in_traceback(prefix, number, message):
             return
-        if START in message and self._starts_excused(prefix, number, text):
+        if is_header(message) and not _QUIET.search(prefix) and self._starts_excused(prefix, number, text):
             return
         if self._any_rule.match(text):
             self._judge(number, text, prefix)
@@ -252,12 +253,6 @@ class LogScanner:
         if cause == UNEXPECTED:
             cause = f"{UNEXPECTED}: {text}"
         return _Entry(rank, FatalLine(number, text, cause))
-
-
-def _union(rules: Iterable[LogRule], *more: re.Pattern[str]) -> re.Pattern[str]:
-    """One pattern that says quickly whether any of these can match."""
-    patterns = {pattern.pattern: None for pattern in (*(rule.pattern for rule in rules), *more)}
-    return re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
 
 
 def _first(rules: tuple[LogRule, ...], text: str) -> LogRule | None:

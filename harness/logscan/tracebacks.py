@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 START = "Traceback (most recent call last):"
+_HEADER = re.compile(rf"(?:^|: )[ |+]*(?:Exception Group )?{re.escape(START)}$")
 _CHAIN = re.compile(
     r"^(?:During handling of the above exception, another exception occurred"
     r"|The above exception was the direct cause of the following exception):"
@@ -16,6 +17,11 @@ _CHAIN = re.compile(
 _GROUP_MARGIN = " |+-"
 _MAX_OPEN = 64  # blocks that wait for an exception; one is left behind wherever a process dies while writing
 _CONTINUED = 4  # lines after an exception that may still belong to its message
+
+
+def is_header(message: str) -> bool:
+    """Whether a traceback begins here: alone, or after "what failed: ". Inside other text it is quoted."""
+    return START in message and _HEADER.search(message.rstrip()) is not None
 
 
 class Part(Enum):
@@ -79,7 +85,7 @@ class Tracebacks:
         if message[0].isspace() and self._continues(block, number, message):
             block.text = f"{block.text} {message.strip()}"
             return Part.CONTINUED, block
-        if not block.chained and START not in message:
+        if not block.chained and not is_header(message):
             del self.open[stream]
         return Part.OUTSIDE, None
 

@@ -10,13 +10,13 @@ from pydantic import BaseModel
 from harness.scenario.expand import RawLane
 from harness.scenario.model import Lane, ModelSpec, Pair, ServerSpec, Timeouts
 from harness.scenario.problems import Place, Problems, quote
-from harness.scenario.tree import Entry, Leaf, Map, Node, Seq, as_written, describe, plain, walk
-from harness.scenario.validate import UNFILLED, no_bools_as_numbers, unknown_keys, validate
+from harness.scenario.tree import Entry, Leaf, Map, Node, Seq, as_written, describe, is_empty, plain, walk
+from harness.scenario.validate import UNFILLED, no_bools_as_numbers, no_empty_values, unknown_keys, validate
 from harness.scenario.written import NAME, WrittenLane, WrittenPair, WrittenServer
 
 # Roles that only pass requests on: the lane's GPUs are not for them.
 ROUTING: Final = ("master", "router")
-RESERVED: Final = re.compile(r".*\.(json|txt|log)|latest|pairs", re.IGNORECASE)
+RESERVED: Final = re.compile(r".*\.(json|txt|log)|pairs", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,10 @@ class Builder:
     def lane(self, raw: RawLane, *, strict: bool) -> Lane | None:
         """A lane whose tree is filled in. Not strict: templates and lanes that are not run, in which
         something may be missing or not filled in."""
-        tree = _normalised(raw.tree)
+        tree = _normalised(raw.tree, self.problems)
         written = validate(WrittenLane, tree, raw.place, self.problems, what="a lane", lenient=not strict)
         engine = tree.get("engine")
-        if isinstance(engine, Leaf) and isinstance(engine.value, str) and not self._unready(engine, strict):
+        if isinstance(engine, Leaf) and engine.value and not self._unready(engine, strict):
             self._reference(engine.place, "there is no engine", engine.text, self.engines)
         checks = self._checks(tree.submap("checks"), strict=strict)
         if raw.template:
@@ -44,7 +44,8 @@ class Builder:
         servers = self._servers(raw, tree, written)
         model = self._model(raw, tree, written)
         if written.engine is None:
-            self.problems.add(raw.place, f"lane {quote(raw.name)} has no `engine`.", known=self.engines)
+            known = ", ".join(self.engines)
+            self.problems.add(raw.place, f"lane {quote(raw.name)} has no `engine`; there are {known}.")
         if not servers or model is None or written.engine is None:
             return None
         given = written.timeouts.model_dump(exclude_none=True) if written.timeouts else {}
@@ -132,15 +133,10 @@ class Builder:
             given = ", ".join(roles) or "none"
             sentence = "expected one normal server, or prefill, decode and master (or router)"
             self.problems.add(at, f"`servers`: {sentence}, got {given}.")
-        return tuple(
-            self._server(written, server, tree, index if written.servers else None)
-            for index, server in enumerate(own)
-        )
+        return tuple(self._server(written, server) for server in own)
 
-    def _server(self, lane: WrittenLane, own: WrittenServer, tree: Map, index: int | None) -> ServerSpec:
+    def _server(self, lane: WrittenLane, own: WrittenServer) -> ServerSpec:
         env = {**(lane.env or {}), **(own.env or {})}
-        for name in env:
-            self._empty_variable(name, lane, own, tree, index)
         flags = {**(lane.flags or {}), **(own.flags or {})}
         expect = {**(lane.expect or {}), **(own.expect or {})}
         gpus = 0 if own.role in ROUTING else lane.gpus or 0
@@ -151,20 +147,6 @@ class Builder:
             expect={name: value for name, value in expect.items() if value is not None},
             gpus=gpus if own.gpus is None else own.gpus,
             cpus=lane.cpus if own.cpus is None else own.cpus,
-        )
-
-    def _empty_variable(
-        self, name: str, lane: WrittenLane, own: WrittenServer, tree: Map, index: int | None
-    ) -> None:
-        """`http_proxy:` looks like an empty variable and would silently set none."""
-        inherited, written = (lane.env or {}).get(name), (own.env or {}).get(name)
-        if inherited is not None or written is not None:
-            return
-        in_server = name in (own.env or {}) and index is not None
-        path: tuple[str | int, ...] = ("servers", index or 0, "env", name) if in_server else ("env", name)
-        place = _place(tree, path, tree.place)
-        self.problems.add(
-            place, f"`env.{name}`: nothing is inherited that could be taken out; write '' for an empty value."
         )
 
     def _checks(self, checks: Map, *, strict: bool) -> dict[str, dict[str, Any]]:
@@ -193,26 +175,26 @@ class Builder:
         validate(params, rest, entry.key, self.problems, what=what, lenient=not strict)
 
 
-def _normalised(tree: Map) -> Map:
+def _normalised(tree: Map, problems: Problems) -> Map:
     """Flags and environment as written text; dropped checks gone, empty ones without parameters."""
-    tree = _texts(tree)
+    tree = _texts(tree, problems)
     servers = tree.get("servers")
     if isinstance(servers, Seq):
-        items = tuple(_texts(item) if isinstance(item, Map) else item for item in servers.items)
+        items = tuple(_texts(item, problems) if isinstance(item, Map) else item for item in servers.items)
         tree = tree.replaced("servers", Seq(items, servers.place))
     checks = tree.get("checks")
     if isinstance(checks, Map):
         entries = {
-            name: Entry(entry.key, Map({}, entry.key))
-            if entry.node == Leaf(None, "", entry.node.place)
-            else entry
+            name: Entry(entry.key, Map({}, entry.key)) if is_empty(entry.node) else entry
             for name, entry in checks.kept().entries.items()
         }
         tree = tree.replaced("checks", Map(entries, checks.place))
     return tree
 
 
-def _texts(tree: Map) -> Map:
+def _texts(tree: Map, problems: Problems) -> Map:
+    for group in ("flags", "env", "expect"):
+        no_empty_values(tree, group, problems)
     for key, kept in (("flags", (bool,)), ("env", ())):
         node = tree.get(key)
         if isinstance(node, Map):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from harness.scenario.expand import names_in
-from harness.scenario.problems import Place, Problems, printable, quote
+from harness.scenario.problems import Place, Problems, nearest, printable, quote
 from harness.scenario.tree import Leaf, Map, Node, lay_over
 from harness.scenario.yaml_source import read_file
 
@@ -66,8 +66,10 @@ class _Files:
     def _parent(self, path: Path, parent: Leaf) -> Map | None:
         file = path.parent / parent.text
         if "\0" in parent.text or not file.is_file():
-            siblings = [other.name for other in path.parent.glob("*.yaml")]
+            # Compared without the suffix, in which all names are alike.
+            siblings = sorted(other.stem for other in path.parent.glob("*.yaml") if other.name != path.name)
+            near = [f"{stem}.yaml" for stem in nearest(Path(parent.text).stem, siblings)]
             sentence = f"extends {quote(parent.text)}, but there is no such file beside this one."
-            self._problems.add(parent.place, sentence, given=parent.text, known=siblings)
+            self._problems.add(parent.place, sentence, given=parent.text, known=near)
             return None
         return self.merged(file, parent.place)

@@ -6,7 +6,7 @@ in is never looked at again, and the value of a parameter may use the environmen
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Final
 
 from harness.scenario.problems import Place, Problems, is_unicode, nearest, quote
@@ -15,7 +15,7 @@ from harness.scenario.tree import Leaf, Map, Node, as_written, map_leaves
 MAX_FILLED: Final = 4 * 1024 * 1024  # characters filled in altogether
 
 _TOKEN = re.compile(
-    r"\$\$|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<colon>:-(?P<default>[^{}]*))?\}"
+    r"\$\$|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^{}]*))?\}"
     r"|(?P<broken>\$\{)|\{(?P<key>[A-Za-z_][A-Za-z0-9_]*)\}"
 )
 
@@ -24,7 +24,6 @@ class Filler:
     """Fills placeholders. `given` are the parameters of `--set`, `defaults` those of the file."""
 
     def __init__(self, *, given: Map, environ: Mapping[str, str], defaults: Map, problems: Problems) -> None:
-        self._environ = environ
         self._problems = problems
         self._given = given
         self._left = MAX_FILLED
@@ -33,9 +32,9 @@ class Filler:
         # While the parameters themselves are filled in, only the environment is there to look at.
         self._sources: tuple[Mapping[str, str], ...] = (environ,)
         self._names = [*own, *environ]
-        filled_given = self._filled_params(_leaves(given), skip=())
+        filled_given = self._filled_params(_leaves(given))
         overridden = {name for name in own if filled_given.get(name) or environ.get(name)}
-        filled_defaults = self._filled_params(_leaves(defaults), skip=overridden)
+        filled_defaults = self._filled_params(_leaves(defaults), overridden)
         self._sources = (filled_given, environ, filled_defaults)
         self.params = {name: self._lookup(name) or "" for name in own}
 
@@ -53,7 +52,7 @@ class Filler:
                 sentence = f"no placeholder {quote('${' + name + '}')} stands in this scenario."
                 self._problems.add(entry.key, sentence, given=name, known=self._used)
 
-    def _filled_params(self, leaves: Mapping[str, Leaf], skip: "set[str] | tuple[()]") -> dict[str, str]:
+    def _filled_params(self, leaves: Mapping[str, Leaf], skip: Set[str] = frozenset()) -> dict[str, str]:
         return {name: self._leaf(leaf, {}, True).text for name, leaf in leaves.items() if name not in skip}
 
     def _lookup(self, name: str) -> str | None:

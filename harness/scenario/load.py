@@ -47,7 +47,7 @@ from harness.scenario.model import Lane, Pair, Scenario
 from harness.scenario.overrides import override
 from harness.scenario.problems import Place, Problems, nearest, printable, quote, suggest
 from harness.scenario.tree import Map, as_written, lay_over
-from harness.scenario.validate import validate
+from harness.scenario.validate import no_empty_values, validate
 from harness.scenario.written import WrittenScenario
 
 SUFFIXES: Final = (".yaml", ".yml")
@@ -94,12 +94,13 @@ def load(
     built = _lanes(expansion, wanted, filler, builder)
     pairs = _pairs(document.submap("pairs"), expansion, wanted, filler, builder)
     filler.report_unused()
-    scenario_name = top.name if top and top.name else path.stem
+    scenario_name = (top and top.name) or path.stem
     builder.safe_name(scenario_name, document.place, "scenario")
     problems.raise_if_any(name)
+    assert top is not None
     return Scenario(
         name=scenario_name,
-        description=top.description or "" if top else "",
+        description=top.description or "",
         source=path.resolve(),
         params=filler.params,
         lanes=built,
@@ -113,19 +114,16 @@ def find(name: str) -> Path:
     Raises ConfigError with the nearest names and the list of what there is.
     """
     given = Path(name)
-    if given.suffix in SUFFIXES or "/" in name:
-        if _is_file(given):
-            return given
-        raise ConfigError(
-            f"there is no scenario file {quote(name, 200)}.", fix="give the path of a .yaml file"
-        )
-    for folder in _folders():
-        if _is_file(file := folder / f"{name}.yaml"):
+    as_path = given.suffix in SUFFIXES or "/" in name
+    for file in [given] if as_path else [folder / f"{name}.yaml" for folder in _folders()]:
+        if _is_file(file):
             return file
+    stem = given.stem if as_path else name
     known = [listed.name for listed in available()]
-    near = suggest(name, known) if nearest(name, known) else ""
+    near = suggest(stem, known) if nearest(stem, known) else ""
     listing = f"the scenarios are: {', '.join(known)}" if known else "there are no scenarios in ./scenarios"
-    raise ConfigError(f"there is no scenario {quote(name)}. {near}".rstrip(), fix=listing)
+    what = "scenario file" if as_path else "scenario"
+    raise ConfigError(f"there is no {what} {quote(name, 200)}. {near}".rstrip(), fix=listing)
 
 
 def available() -> list[Listed]:
@@ -179,6 +177,7 @@ def _top(
         if node is not None:
             filled = filled.replaced(key, Map({}, node.place) if isinstance(node, Map) else node)
     own = document.get("params") or params
+    no_empty_values(document, "params", problems)
     filled = filled.replaced("params", as_written(lay_over(own, params, problems) if params.entries else own))
     return validate(WrittenScenario, filled, at, problems, what="a scenario")
 
@@ -206,6 +205,9 @@ def _lanes(expansion: Expansion, wanted: set[str], filler: Filler, builder: Buil
         lane = builder.lane(raw.with_tree(tree), strict=strict)
         if lane is not None and strict:
             built[lane.name] = lane
+        elif strict and not builder.problems:
+            # No lane may vanish without a word: a run without it would look complete.
+            builder.problems.add(raw.place, f"lane {quote(raw.name)} could not be made; this is a bug.")
     return built
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from harness.scenario.problems import Place, Problems, printable, quote
+from harness.scenario.problems import Place, Problems, is_unicode, printable, quote
 from harness.scenario.tree import Entry, Map, Node, lay_over
 from harness.scenario.yaml_source import MAX_DEPTH, read_value
 
@@ -54,6 +54,9 @@ def override(document: Map, overrides: Sequence[str], problems: Problems) -> Ove
 def _parsed(text: str, place: Place, problems: Problems) -> tuple[list[str], Node | None]:
     path: list[str] = []
     at = 0
+    if not is_unicode(text):
+        problems.add(place, "this is not UTF-8 text.")
+        return path, None
     while match := _SEGMENT.match(text, at):
         path.append(match[1] or match[2] or match[3])
         at = match.end()

@@ -64,7 +64,7 @@ class Problems:
             count = len(self._found)
             word = "a problem" if count == 1 else f"{count} problems"
             raise ConfigError(
-                f"scenario {quote(name)} has {word}; nothing was started.", problems=self.texts()
+                f"scenario {quote(name, 200)} has {word}; nothing was started.", problems=self.texts()
             )
 
 

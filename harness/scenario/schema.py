@@ -79,16 +79,13 @@ def _fillable(node: Any) -> Any:
         return [_fillable(item) for item in node]
     if not isinstance(node, dict):
         return node
-    inner = {key: _fillable(value) for key, value in node.items() if key != "title" or not _is_text(value)}
-    if inner.get("type") not in ("integer", "number", "boolean") and not _is_choice(inner):
+    inner = {key: _fillable(value) for key, value in node.items() if not _is_noise(key, value)}
+    if inner.get("type") not in ("integer", "number", "boolean") and not isinstance(inner.get("enum"), list):
         return inner
     outside = {key: inner.pop(key) for key in ("description", "default") if key in inner}
     return {"anyOf": [inner, _PLACEHOLDER], **outside}
 
 
-def _is_choice(node: Schema) -> bool:
-    return isinstance(node.get("enum"), list)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+def _is_noise(key: str, value: Any) -> bool:
+    """Titles that only repeat the key, and defaults that only say that a key may be left out."""
+    return (key == "title" and isinstance(value, str)) or (key == "default" and value is None)

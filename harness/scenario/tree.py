@@ -81,7 +81,8 @@ Node: TypeAlias = Leaf | Seq | Map
 def lay_over(base: Node, over: Node, problems: Problems) -> Node:
     """`over` on top of `base`: mappings merge key by key, anything else replaces.
 
-    Over an inherited value `null` takes it out; an empty value (`key:`) leaves an inherited mapping alone.
+    `null` replaces too, and means "not given" to all who read it; an empty value (`key:`) leaves an inherited
+    mapping alone.
     """
     if isinstance(over, Map) and isinstance(base, Map):
         return _merge(base, over, problems)
@@ -90,16 +91,19 @@ def lay_over(base: Node, over: Node, problems: Problems) -> Node:
     return over
 
 
+def is_empty(node: Node) -> bool:
+    """Nothing at all stands there; a written `null` is something."""
+    return isinstance(node, Leaf) and node.value is None and node.text == ""
+
+
 def _merge(base: Map, over: Map, problems: Problems) -> Map:
     entries = dict(base.entries)
     for key, entry in over.entries.items():
         inherited = entries.get(key)
         if inherited is None:
             entries[key] = entry
-        elif not isinstance(entry.node, Leaf) or entry.node.value is not None:
+        elif not (is_empty(entry.node) and isinstance(inherited.node, Map)):
             entries[key] = Entry(entry.key, lay_over(inherited.node, entry.node, problems))
-        elif entry.node.dropped or not isinstance(inherited.node, Map):
-            del entries[key]
     return Map(entries, over.place, patch=base.patch and over.patch)
 
 
@@ -109,8 +113,8 @@ def _patch_items(base: Seq, over: Map, problems: Problems) -> Node:
         if key.isascii() and key.isdigit() and len(key) < 9 and int(key) < len(items):
             items[int(key)] = lay_over(items[int(key)], entry.node, problems)
         else:
-            count = f"its items are 0 to {len(items) - 1}" if items else "it has no items"
-            problems.add(entry.key, f"{quote(key)} is no item of the list: {count}.")
+            sentence = f"{quote(key)} is no item of the list, which has {len(items)}, counted from 0."
+            problems.add(entry.key, sentence)
     return Seq(tuple(items), base.place)
 
 

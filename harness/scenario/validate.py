@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from harness.scenario.problems import Place, Problems, quote
-from harness.scenario.tree import Leaf, Map, Node, describe, plain, walk
+from harness.scenario.tree import Leaf, Map, Node, describe, is_empty, plain, walk
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -79,6 +79,16 @@ def no_bools_as_numbers(model: type[BaseModel], tree: Map, problems: Problems, *
             problems.add(node.place, sentence)
 
 
+def no_empty_values(tree: Map, group: str, problems: Problems) -> None:
+    """Report entries of a group that have no value: `--enable-x:` looks like a bare flag and `http_proxy:`
+    like an empty text, but YAML reads nothing there."""
+    instead = "`true` is a bare flag" if group == "flags" else "write '' for an empty text"
+    for key, entry in tree.submap(group).entries.items():
+        if is_empty(entry.node):
+            sentence = f"{quote(f'{group}.{key}')} has no value; {instead}, null takes out an inherited one."
+            problems.add(entry.key, sentence)
+
+
 def _unready(detail: ErrorDetails, tree: Map) -> bool:
     if detail["type"] == "missing":
         return True
@@ -128,7 +138,7 @@ def _sentence(detail: ErrorDetails, node: Node) -> str:
         return f"expected {_EXPECTED[kind]}{got}"
     if kind in _BOUNDS:
         bound, words = _BOUNDS[kind]
-        return f"must be {words} {context[bound]}{got}"
+        return f"must be {words} {context[bound]:g}{got}"
     if kind in ("literal_error", "enum"):
         return f"{describe(node)} is no choice here"
     if kind == "value_error":

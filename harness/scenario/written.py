@@ -23,6 +23,11 @@ def one_line(text: str) -> str:
     return text
 
 
+def _word(text: str | None) -> str | None:
+    # Empty is not given, so that `python: ${VLLM_PYTHON:-}` means the default.
+    return one_line(text) if text else None
+
+
 def _no_bool(value: object) -> object:
     # Python counts true as 1; a person who writes `gpus: true` means something else.
     if isinstance(value, bool):
@@ -62,10 +67,11 @@ _FLAG_SCHEMA: Final = {
     ]
 }
 
-Word = Annotated[str, AfterValidator(one_line)]
-Whole = Annotated[int, BeforeValidator(_no_bool)]
-Number = Annotated[float, Field(allow_inf_nan=False), BeforeValidator(_no_bool)]
-Seconds = Annotated[Number, Field(gt=0)]
+Word = Annotated[str | None, AfterValidator(_word)]
+Gpus = Annotated[int, Field(ge=0), BeforeValidator(_no_bool)]
+Cores = Annotated[int, Field(ge=1), BeforeValidator(_no_bool)]
+Points = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_no_bool)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_no_bool)]
 FlagName = Annotated[str, AfterValidator(one_line)]
 Flag = Annotated[Any, BeforeValidator(_flag), WithJsonSchema(_FLAG_SCHEMA)]
 VariableName = Annotated[str, AfterValidator(_variable)]
@@ -75,7 +81,7 @@ EnvValue = Annotated[
     WithJsonSchema({"type": ["string", "number", "boolean", "null"]}),
 ]
 Expected = Annotated[Scalar | None, BeforeValidator(_scalar)]
-Param = Annotated[str, WithJsonSchema({"type": ["string", "number", "boolean"]})]
+Param = Annotated[str | None, WithJsonSchema({"type": ["string", "number", "boolean", "null"]})]
 Extends = Annotated[Any, WithJsonSchema(TEXTS)]
 Matrix = Annotated[
     Any,
@@ -101,9 +107,9 @@ class Written(BaseModel):
 class WrittenModel(Written):
     """The served weights: either `path` or `pull`."""
 
-    path: Word | None = Field(None, description="Model file or directory on this machine.")
-    pull: Word | None = Field(None, description="Name of a model that `harness models pull` knows.")
-    served_name: Word | None = Field(
+    path: Word = Field(None, description="Model file or directory on this machine.")
+    pull: Word = Field(None, description="Name of a model that `harness models pull` knows.")
+    served_name: Word = Field(
         None, description="The name that clients send and the server must report. Default: model."
     )
 
@@ -115,12 +121,10 @@ class WrittenServer(Written):
     flags: dict[FlagName, Flag] | None = Field(None, description="Laid over the lane's flags.")
     env: dict[VariableName, EnvValue] | None = Field(None, description="Laid over the lane's env.")
     expect: dict[str, Expected] | None = Field(None, description="Laid over the lane's expect.")
-    gpus: Annotated[Whole, Field(ge=0)] | None = Field(
+    gpus: Gpus | None = Field(
         None, description="GPUs of this server. Default: the lane's; 0 for a master or router."
     )
-    cpus: Annotated[Whole, Field(ge=1)] | None = Field(
-        None, description="CPU cores of this server alone. Default: the lane's."
-    )
+    cpus: Cores | None = Field(None, description="CPU cores of this server alone. Default: the lane's.")
 
 
 class WrittenTimeouts(Written):
@@ -145,9 +149,9 @@ class WrittenLane(Written):
         description="Lists of values; the lane is made once for each combination. {key} is replaced in the "
         "lane's name and in every text of the lane; values of keys not in the name are appended to it.",
     )
-    engine: Word | None = Field(None, description="The inference server's adapter.")
-    python: Word | None = Field(None, description="Interpreter that has the engine installed.")
-    binary: Word | None = Field(None, description="Server program, for engines that are one (llama-server).")
+    engine: Word = Field(None, description="The inference server's adapter.")
+    python: Word = Field(None, description="Interpreter that has the engine installed.")
+    binary: Word = Field(None, description="Server program, for engines that are one (llama-server).")
     model: WrittenModel | None = Field(None, description="The served weights.")
     flags: dict[FlagName, Flag] | None = Field(
         None,
@@ -162,8 +166,8 @@ class WrittenLane(Written):
     expect: dict[str, Expected] | None = Field(
         None, description="What the running server's own configuration must show, e.g. kv_dtype: bf16."
     )
-    gpus: Annotated[Whole, Field(ge=0)] | None = Field(None, description="GPUs of each server. Default: 0.")
-    cpus: Annotated[Whole, Field(ge=1)] | None = Field(None, description="CPU cores of each server alone.")
+    gpus: Gpus | None = Field(None, description="GPUs of each server. Default: 0.")
+    cpus: Cores | None = Field(None, description="CPU cores of each server alone.")
     servers: list[WrittenServer] | None = Field(
         None, description="The server processes. Default: one with the role normal."
     )
@@ -188,7 +192,7 @@ class WrittenPair(Written):
     may_differ: list[str] | None = Field(
         None, description="Settings that may differ, wildcards allowed: flags.--cache-type-*."
     )
-    max_drop_pp: Annotated[Number, Field(ge=0)] | None = Field(
+    max_drop_pp: Points | None = Field(
         None, description="Accepted accuracy drop in percentage points; without it nothing is claimed."
     )
 

@@ -91,9 +91,6 @@ def read_value(text: str, place: Place, problems: Problems) -> Node | None:
     if text[:1] in ("[", "{", '"', "'"):
         node = read_text(text, place.source, problems)
         return None if node is None else _moved(node, place)
-    if not is_unicode(text):
-        problems.add(place, "the value is not UTF-8 text.")
-        return None
     return Leaf(resolve(text) if text else "", text, place)
 
 

@@ -22,7 +22,9 @@ REAL_OUTPUT = Path(__file__).parent / "data" / "lm_eval_0_4_13"
 TIME = "2026-11-30T11-50-17.156225"
 FILTERS = ("strict-match", "flexible-extract")
 SHOTS = "".join(
-    f"Question: Ann has {n} apples and eats {n - 2}. How many are left?\nAnswer: #### 2\n\n" for n in range(5)
+    f"Question: Ann has {n} apples and eats {n - 2}. How many are left?\nAnswer: {'She eats one more. ' * 25}"
+    f"\n#### 2\n\n"
+    for n in range(3, 8)
 )
 GENERATION = {"until": ["Question:", "</s>", "<|im_end|>"], "do_sample": False, "temperature": 0.0}
 
@@ -43,7 +45,7 @@ def problems(count: int) -> list[Doc]:
 
 def answer(doc: Doc, *, right: bool = True, offset: int = 1) -> str:
     """What a model might say; wrong answers are off by `offset`."""
-    number = int(doc["answer"].rpartition("#### ")[2]) + (0 if right else offset)
+    number = int(doc["answer"].rpartition("#### ")[2].replace(",", "")) + (0 if right else offset)
     return f" The shelf then holds {number} books.\n#### {number}"
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -206,7 +207,9 @@ def test_an_empty_file_and_one_of_blank_lines(tmp_path: Path) -> None:
         assert faults(load_samples(tmp_path))[0][1] == "the samples file is empty"
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'"x"'], ids=repr)
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'"x"'], ids=lambda line: repr(line[:12])
+)
 def test_a_broken_results_file(tmp_path: Path, text: bytes) -> None:
     path = results_file(write_evaluation(tmp_path, problems(2)))
     path.write_bytes(text)
@@ -224,11 +227,12 @@ def test_files_that_may_not_be_read(tmp_path: Path) -> None:
     assert len(faults(load_samples(tmp_path))) == 2
 
 
-def test_a_directory_in_place_of_a_file(tmp_path: Path) -> None:
-    for path in (samples_file(write_evaluation(tmp_path, problems(2))), results_file(tmp_path)):
-        path.unlink()
-        path.mkdir()
-    assert len(faults(load_samples(tmp_path))) == 2
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["directory", "pipe"])
+def test_what_is_no_file_is_not_opened(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    path = samples_file(write_evaluation(tmp_path, problems(2)))
+    path.unlink()
+    make(path)
+    assert "--log_samples" in faults(load_samples(tmp_path))[0][1]
 
 
 def test_older_evaluators_write_arguments_as_a_list(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ class ServerArgs:
         parser.add_argument("--pages", type=int, nargs="+")
         parser.add_argument("--eager", action="store_true")
         parser.add_argument("--plugin", action="append")
+        parser.add_argument("--object", type=__import__("json").loads)
         parser.add_argument("--old", action="store_true", help="Deprecated. Use --eager.")
 """
 
@@ -95,6 +96,7 @@ def test_the_interpreters_own_parser_is_asked(site: Path) -> None:
     assert eager is not None
     assert eager.bare
     assert problems(started) == []
+    assert problems(launch(site, object="{'a': 1}")) == ["--object takes JSON, and this is none: {'a': 1}"]
     assert problems(launch(site, page=[1])) == ["--page is an abbreviation of --pages; write it out"]
     assert problems(launch(site, kv_cache_dtype="auto"))[0].startswith(
         "sglang has no flag --kv-cache-dtype (sglang 9.9"

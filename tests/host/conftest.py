@@ -1,6 +1,7 @@
 """Locks of the tests are the tests' own; processes of the tests end with the test."""
 
 import os
+import socket
 import sys
 import time
 import uuid
@@ -33,6 +34,14 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = 20.0) 
 def alive(pid: int) -> bool:
     process = proc.stat(pid)
     return process is not None and process.living
+
+
+def free_port() -> int:
+    """Of the kernel's choice: test processes that run side by side do not know of each other's locks."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 Start = Callable[..., ManagedProcess]

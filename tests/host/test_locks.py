@@ -1,3 +1,4 @@
+import fcntl
 import os
 import signal
 import subprocess
@@ -11,7 +12,19 @@ from harness.errors import HarnessError
 from harness.host import locks
 from tests.host.conftest import wait_for
 
-HOLD = "import sys, time; from harness.host import locks; lock = locks.try_lock('slot', 'run other'); print(bool(lock), flush=True); time.sleep(60)"
+HOLD = """
+import time
+from harness.host import locks
+lock = locks.try_lock("slot", "run other")
+print(bool(lock), flush=True)
+time.sleep(60)
+"""
+SHOW_DESCRIPTORS = """
+import os
+for name in os.listdir("/proc/self/fd"):
+    if os.path.lexists(f"/proc/self/fd/{name}"):
+        print(os.readlink(f"/proc/self/fd/{name}"))
+"""
 
 
 def test_a_lock_excludes_until_it_is_released(lock_dir: Path) -> None:
@@ -58,9 +71,8 @@ def test_a_child_inherits_no_lock(tmp_path: Path) -> None:
     """Not even one that is given every descriptor, nor a forked one after an orderly release."""
     lock = locks.try_lock("slot")
     assert lock is not None
-    show = "import os; print([os.readlink(f'/proc/self/fd/{fd}') for fd in os.listdir('/proc/self/fd') if os.path.lexists(f'/proc/self/fd/{fd}')])"
     seen = subprocess.run(
-        [sys.executable, "-c", show], close_fds=False, capture_output=True, text=True, check=True
+        [sys.executable, "-c", SHOW_DESCRIPTORS], close_fds=False, capture_output=True, text=True, check=True
     )
     assert "locks/slot" not in seen.stdout
     if (pid := os.fork()) == 0:
@@ -79,15 +91,15 @@ def test_a_deleted_file_does_not_give_a_slot_away_twice(
 ) -> None:
     """Between open and flock the file is replaced: the first, nameless one would exclude nobody."""
     lock_dir.mkdir(mode=0o700)
-    real = locks.fcntl.flock
+    real = fcntl.flock
     path = lock_dir / "slot"
 
     def flock(descriptor: int, operation: int) -> None:
         real(descriptor, operation)
-        monkeypatch.setattr(locks.fcntl, "flock", real)
+        monkeypatch.setattr(fcntl, "flock", real)
         path.unlink()
 
-    monkeypatch.setattr(locks.fcntl, "flock", flock)
+    monkeypatch.setattr(fcntl, "flock", flock)
     lock = locks.try_lock("slot")
     assert lock is not None
     assert path.exists()

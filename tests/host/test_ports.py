@@ -12,18 +12,17 @@ from harness.errors import HarnessError
 from harness.findings import Code
 from harness.host import locks, ports, proc, sockets
 from harness.host.ports import PortBook, listener, still_bound
-from tests.host.conftest import Start
+from tests.host.conftest import Start, free_port
 
 NAMES = ("http", "nccl", "bootstrap")
 LEASE = """
-import sys, time
+import sys
 from harness.host.ports import PortBook
 book = PortBook(f"racer {sys.argv[1]}")
 print("at the line", flush=True)
 sys.stdin.readline()
-got = [port for _ in range(4) for port in book.lease([f"p{n}" for n in range(5)]).ports.values()]
-leases = got
-print(*got, flush=True)
+leases = [book.lease([f"p{n}" for n in range(5)]) for _ in range(4)]
+print(*[port for lease in leases for port in lease.ports.values()], flush=True)
 sys.stdin.readline()
 """
 
@@ -37,7 +36,13 @@ def server() -> Iterator[socket.socket]:
         yield listening
 
 
-@pytest.mark.process
+@pytest.fixture
+def idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else takes or leaves a port meanwhile."""
+    monkeypatch.setattr(ports, "bindable", lambda port, *, reuse: True)
+
+
+@pytest.mark.usefixtures("idle_machine")
 def test_lease_gives_what_peek_promised_and_never_twice() -> None:
     book = PortBook("mine")
     promised = book.peek(NAMES)
@@ -56,13 +61,13 @@ def test_lease_gives_what_peek_promised_and_never_twice() -> None:
         assert later.ports == promised, "a released block is free for another run"
 
 
-@pytest.mark.process
+@pytest.mark.usefixtures("idle_machine")
 def test_peek_locks_nothing(lock_dir: Path) -> None:
     PortBook().peek(NAMES)
     assert list(lock_dir.glob("ports-*")) == []
 
 
-@pytest.mark.process
+@pytest.mark.usefixtures("idle_machine")
 def test_more_names_than_a_block_holds() -> None:
     names = [f"port{n}" for n in range(2 * ports.BLOCK + 1)]
     book = PortBook()
@@ -78,15 +83,20 @@ def test_names_must_be_distinct() -> None:
 
 
 @pytest.mark.process
-def test_a_taken_port_is_left_out() -> None:
-    first = PortBook().peek(["http"])["http"]
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "127.0.0.2"])
+def test_a_taken_port_is_left_out(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "_ephemeral", lambda: range(0))
+    monkeypatch.setattr(ports, "TAKEN_BY_LIGHTLLM", range(0))
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", first))
+        taken.bind((address, 0))
         taken.listen()
-        assert first not in PortBook().lease(NAMES).ports.values()
+        port = taken.getsockname()[1]
+        with pytest.raises(HarnessError, match="0 found"):
+            PortBook(ports=range(port, port + 1)).lease(["http"])
+    assert PortBook(ports=range(port, port + 1)).lease(["http"]).ports == {"http": port}
 
 
-@pytest.mark.process
+@pytest.mark.usefixtures("idle_machine")
 def test_an_exhausted_range_says_who_holds_it() -> None:
     span = ports.PORTS[:20]
     first = PortBook("run alpha", span).lease([f"p{n}" for n in range(10)])
@@ -101,7 +111,7 @@ def test_an_exhausted_range_says_who_holds_it() -> None:
     assert PortBook("late", span).lease(["http"]).ports
 
 
-@pytest.mark.process
+@pytest.mark.usefixtures("idle_machine")
 def test_a_failed_lease_holds_nothing() -> None:
     book = PortBook("greedy", ports.PORTS[:20])
     with pytest.raises(HarnessError):
@@ -110,7 +120,7 @@ def test_a_failed_lease_holds_nothing() -> None:
     assert len(book.lease([f"p{n}" for n in range(20)]).ports) == 20
 
 
-@pytest.mark.process
+@pytest.mark.usefixtures("idle_machine")
 def test_the_kernels_and_lightllms_ranges_are_avoided(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,9 +165,9 @@ def test_listener_names_the_process(server: socket.socket, start: Start) -> None
     mine = listener(server.getsockname()[1])
     assert mine is not None
     assert (mine.pid, mine.uid, mine.address) == (os.getpid(), os.getuid(), "127.0.0.1")
-    port = PortBook().peek(["http"])["http"]
+    port = free_port()
     assert listener(port) is None
-    process = start("serve", port, "--api-key=hidden", ready=False) if False else start("serve", port)
+    process = start("serve", port)
     found = listener(port)
     assert found is not None
     assert found.pid == process.pid
@@ -194,6 +204,26 @@ def test_listener_of_a_process_that_may_not_be_looked_at(
 
 
 @pytest.mark.process
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+def test_listener_asked_by_somebody_who_is_not_permitted(server: socket.socket) -> None:
+    port = server.getsockname()[1]
+    reading, writing = os.pipe()
+    if (pid := os.fork()) == 0:
+        try:
+            os.setuid(65534)
+            server.close()  # ours only by inheritance
+            os.write(writing, repr(listener(port)).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    os.close(writing)
+    said = os.read(reading, 1000).decode()
+    os.close(reading)
+    assert "pid=None" in said
+    assert "uid 0 that may not be looked at" in said
+
+
+@pytest.mark.process
 def test_a_bound_or_listening_port_is_still_bound_and_time_wait_is_not(server: socket.socket) -> None:
     port = server.getsockname()[1]
     assert still_bound([port]) == [port]
@@ -205,7 +235,7 @@ def test_a_bound_or_listening_port_is_still_bound_and_time_wait_is_not(server: s
     assert not sockets.bindable(port, reuse=False), "the planted TIME_WAIT is not there"
     assert still_bound([port]) == []
     with socket.socket() as silent:
-        silent.bind(("127.0.0.1", port + 1)) if False else silent.bind(("127.0.0.1", 0))
+        silent.bind(("127.0.0.1", 0))
         assert still_bound([silent.getsockname()[1]]) == [silent.getsockname()[1]]
 
 
@@ -226,6 +256,6 @@ def test_running_out_of_descriptors_is_not_called_a_taken_port(monkeypatch: pyte
     def fail(*arguments: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(sockets.socket, "socket", fail)
+    monkeypatch.setattr(socket, "socket", fail)
     with pytest.raises(OSError, match="Too many"):
         still_bound([20000])

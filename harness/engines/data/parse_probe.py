@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+# Functions that read JSON: the standard one, vLLM's for its config objects, SGLang's own.
+READ_JSON = ("loads", "parse_dataclass", "json_list_type", "parse_cuda_graph_config_arg")
 NUMBERS = ("int", "float", "human_readable_int", "human_readable_int_or_auto")
 NESTED = 3  # how deep a type may be wrapped in closures: optional(parse(int))
 
@@ -37,7 +39,7 @@ def type_name(kind: Any, depth: int = NESTED) -> str:
     name = getattr(kind, "__name__", "")
     if name in NUMBERS:
         return str(name)
-    if name == "loads":
+    if name in READ_JSON:
         return "json"
     if "<locals>" not in getattr(kind, "__qualname__", "") or not depth:
         return ""

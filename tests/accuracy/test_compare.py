@@ -1,0 +1,341 @@
+"""Two directories compared: plain lm-eval output, lane directories, and both at once."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.accuracy.compare import compare
+from harness.errors import ConfigError
+from harness.evidence.record import PairResult, RunRecord
+from harness.findings import Code
+from harness.verdict import Verdict
+from tests.accuracy.builders import (
+    Line,
+    edit_lines,
+    edit_results,
+    edit_samples,
+    problems,
+    results_file,
+    samples_file,
+    write_evaluation,
+    write_lane,
+)
+
+N = 40
+DOCS = problems(N)
+
+
+@pytest.fixture
+def a(tmp_path: Path) -> Path:
+    return write_evaluation(tmp_path / "a", DOCS, wrong={0, 1})
+
+
+@pytest.fixture
+def b(tmp_path: Path) -> Path:
+    return write_evaluation(tmp_path / "b", DOCS, wrong={1, 2}, port=9107)
+
+
+def codes(result: PairResult) -> set[Code]:
+    return {finding.code for finding in result.findings}
+
+
+def places(result: PairResult, code: Code) -> list[str]:
+    return [finding.where for finding in result.findings if finding.code is code]
+
+
+# --- plain lm-eval output --------------------------------------------------------------------------------
+
+
+def test_two_sound_outputs_are_reported(a: Path, b: Path) -> None:
+    result = compare(a, b, expect_docs=N)
+    assert result.verdict is Verdict.REPORTED
+    assert codes(result) == {Code.PARITY_UNKNOWN}
+    stats = result.filters["strict-match"]
+    assert (stats.only_baseline, stats.only_candidate, stats.both_wrong_different) == (1, 1, 0)
+
+
+def test_the_json_contract(a: Path, b: Path) -> None:
+    whole = json.loads(compare(a, b).model_dump_json())
+    assert list(whole) == ["verdict", "findings", "filters"]
+    assert list(whole["findings"][0]) == ["code", "message", "where"]
+    assert list(whole["filters"]) == ["strict-match", "flexible-extract"]
+    assert list(whole["filters"]["strict-match"]) == [
+        "n",
+        "correct_baseline",
+        "correct_candidate",
+        "accuracy_baseline",
+        "accuracy_candidate",
+        "delta_pp",
+        "only_baseline",
+        "only_candidate",
+        "both_wrong_different",
+        "mcnemar_p",
+        "ci_low_pp",
+        "ci_high_pp",
+    ]
+
+
+def test_pass_is_out_of_reach_and_fail_is_not(tmp_path: Path, a: Path) -> None:
+    assert compare(a, a, max_drop_pp=30).verdict is Verdict.REPORTED
+    worse = write_evaluation(tmp_path / "worse", DOCS, wrong=set(range(30)))
+    result = compare(a, worse, max_drop_pp=5)
+    assert result.verdict is Verdict.FAIL
+    assert places(result, Code.MARGIN_EXCEEDED) == ["filter=strict-match", "filter=flexible-extract"]
+    assert compare(a, a, max_drop_pp=0.5).verdict is Verdict.INCONCLUSIVE
+
+
+def relocate(results: Line) -> None:
+    """Everything that says where and when."""
+    for place in (results["config"]["model_args"], results["configs"]["gsm8k"]["metadata"]):
+        place["base_url"] = "http://10.0.0.7:31000/v1/completions"
+    results["configs"]["gsm8k"]["metadata"]["config_source"] = "/elsewhere/gsm8k.yaml"
+    results["configs"]["gsm8k"]["dataset_kwargs"] = {
+        "data_files": {"train": "/mnt/sets/train.jsonl", "test": "/mnt/sets/test.jsonl"}
+    }
+    results.update(
+        date=1.0,
+        total_evaluation_time_seconds="1",
+        git_hash="abc1234",
+        upper_git_hash="abc",
+        pretty_env_info="another machine",
+        transformers_version="5.0",
+    )
+
+
+def test_run_locations_are_no_differences(a: Path, b: Path) -> None:
+    edit_results(b, relocate)
+    assert codes(compare(a, b)) == {Code.PARITY_UNKNOWN}
+
+
+def test_a_model_path_counts_by_its_name(a: Path, b: Path) -> None:
+    def at(path: str) -> Callable[[Line], object]:
+        def change(results: Line) -> None:
+            results["config"]["model_args"]["model"] = path
+            results["model_name"] = path
+
+        return change
+
+    edit_results(a, at("/models/glm-5.3"))
+    edit_results(b, at("/mnt/other/disk/glm-5.3"))
+    assert codes(compare(a, b)) == {Code.PARITY_UNKNOWN}
+    edit_results(b, at("/models/glm-5.2"))
+    result = compare(a, b)
+    assert places(result, Code.PARITY) == ["config.model_args.model", "model_name"]
+
+
+def test_model_args_as_text_are_those_as_an_object(a: Path, b: Path) -> None:
+    def as_text(results: Line) -> None:
+        args = results["config"]["model_args"]
+        results["config"]["model_args"] = ",".join(f"{key}={value}" for key, value in args.items())
+
+    edit_results(b, as_text)
+    assert codes(compare(a, b)) == {Code.PARITY_UNKNOWN}
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        (lambda r: r.update(lm_eval_version="0.4.12"), "lm_eval_version"),
+        (lambda r: r["task_hashes"].update(gsm8k="f" * 64), "task_hashes"),
+        (lambda r: r["versions"].update(gsm8k=2.0), "versions"),
+        (lambda r: r["n-shot"].update(gsm8k=8), "n-shot"),
+        (lambda r: r["config"].update(random_seed=1), "config.random_seed"),
+        (lambda r: r["config"].update(numpy_seed=1), "config.numpy_seed"),
+        (lambda r: r["config"].update(torch_seed=1), "config.torch_seed"),
+        (lambda r: r["config"].update(fewshot_seed=None), "config.fewshot_seed"),
+        (lambda r: r["config"].update(model="local-chat-completions"), "config.model"),
+        (lambda r: r["config"].update(batch_size="16"), "config.batch_size"),
+        (lambda r: r["config"].update(gen_kwargs={"temperature": 1}), "config.gen_kwargs"),
+        (lambda r: r["config"]["model_args"].update(num_concurrent=16), "config.model_args.num_concurrent"),
+        (lambda r: r["config"]["model_args"].update(max_gen_toks=256), "config.model_args.max_gen_toks"),
+        (lambda r: r["config"]["model_args"].pop("eos_string"), "config.model_args.eos_string"),
+        (lambda r: r["config"]["model_args"].update(brand_new=1), "config.model_args.brand_new"),
+        (lambda r: r.update(system_instruction="Be brief."), "system_instruction"),
+        (lambda r: r.update(chat_template_sha="f"), "chat_template_sha"),
+        (lambda r: config(r).update(num_fewshot=4), "configs.num_fewshot"),
+        (lambda r: config(r).update(doc_to_text="Q: {{question}}"), "configs.doc_to_text"),
+        (
+            lambda r: config(r)["generation_kwargs"].update(temperature=0.7),
+            "configs.generation_kwargs.temperature",
+        ),
+        (lambda r: config(r)["generation_kwargs"]["until"].append("/"), "configs.generation_kwargs.until.3"),
+        (lambda r: config(r)["fewshot_config"].update(sampler="first_n"), "configs.fewshot_config.sampler"),
+        (
+            lambda r: config(r)["metric_list"][0].update(ignore_case=False),
+            "configs.metric_list.0.ignore_case",
+        ),
+        (
+            lambda r: config(r)["filter_list"][0]["filter"][0].update(regex_pattern="(.*)"),
+            "configs.filter_list.0.filter.0.regex_pattern",
+        ),
+    ],
+)
+def test_every_condition_that_differs_is_named(
+    a: Path, b: Path, change: Callable[[Line], object], where: str
+) -> None:
+    edit_results(b, change)
+    result = compare(a, b)
+    assert where in places(result, Code.PARITY) or any(
+        place.startswith(f"{where}.") for place in places(result, Code.PARITY)
+    )
+    assert result.verdict is Verdict.INVALID
+
+
+def config(results: Line) -> Line:
+    task: Line = results["configs"]["gsm8k"]
+    return task
+
+
+def test_secrets_are_neither_compared_nor_shown(a: Path, b: Path) -> None:
+    edit_results(a, lambda r: r["config"]["model_args"].update(auth_token="s3cret", header={"x": "s3cret"}))
+    result = compare(a, b)
+    assert codes(result) == {Code.PARITY_UNKNOWN}
+    assert "s3cret" not in result.model_dump_json()
+
+
+def test_findings_say_which_side(a: Path, b: Path) -> None:
+    edit_samples(a, lambda lines: lines[5].update(exact_match=float("nan")))
+    edit_samples(b, lambda lines: lines.pop(0))
+    result = compare(a, b, expect_docs=N)
+    assert places(result, Code.SCORE_MISMATCH) == ["baseline doc_id=5 filter=strict-match"]
+    assert places(result, Code.MISSING_DOC) == ["candidate doc_id=0 filter=strict-match"]
+    assert places(result, Code.RESULTS_MISMATCH) == [f"candidate {results_file(b).relative_to(b)}"] * 2
+    assert result.verdict is Verdict.INVALID
+
+
+def test_a_limit_on_both_sides_is_still_a_limit(a: Path, b: Path) -> None:
+    for folder in (a, b):
+        edit_results(folder, lambda r: r["config"].update(limit=N))
+    assert len(places(compare(a, b), Code.LIMIT_USED)) == 2
+
+
+def test_too_few_documents_on_both_sides(a: Path, b: Path) -> None:
+    result = compare(a, b, expect_docs=1319)
+    assert result.verdict is Verdict.INVALID
+    assert len(places(result, Code.MISSING_DOC)) == 42  # 20 and a total, on each side
+
+
+def test_unreadable_sides_are_invalid(tmp_path: Path, a: Path) -> None:
+    nothing = tmp_path / "nothing"
+    nothing.mkdir()
+    for sides in ((a, nothing), (nothing, a), (nothing, nothing), (a, samples_file(a))):
+        result = compare(*sides, max_drop_pp=50)
+        assert result.verdict is Verdict.INVALID
+        assert Code.SAMPLES_UNREADABLE in codes(result)
+
+
+def test_what_does_not_exist_is_a_usage_error(tmp_path: Path, a: Path) -> None:
+    with pytest.raises(ConfigError, match="does not exist") as caught:
+        compare(tmp_path / "x", tmp_path / "y")
+    assert len(caught.value.problems) == 2
+    for margin in (-1.0, float("nan"), 101.0):
+        with pytest.raises(ConfigError, match="between 0 and 100"):
+            compare(a, a, max_drop_pp=margin)
+
+
+def test_disagreements_are_written_where_wanted(tmp_path: Path, a: Path, b: Path) -> None:
+    out = tmp_path / "disagreements.jsonl"
+    compare(a, b, disagreements=out)
+    assert len(out.read_text(encoding="utf-8").splitlines()) == 4
+
+
+# --- lane directories ------------------------------------------------------------------------------------
+
+
+def lanes(tmp_path: Path, *, wrong: set[int] | None = None, **other: str) -> tuple[Path, Path]:
+    run = tmp_path / "run"
+    baseline = write_lane(run / "bf16", DOCS)
+    keys = {"flags.--kv-cache-dtype": "fp8", **other}
+    return baseline, write_lane(run / "fp8", DOCS, fingerprint=keys, wrong=wrong or ())
+
+
+def declare(tmp_path: Path, *may_differ: str) -> None:
+    record = RunRecord(
+        run_id="r",
+        scenario="s",
+        harness_version="0",
+        command=[],
+        started_at="",
+        pair_specs={
+            "kv": {"name": "kv", "baseline": "bf16", "candidate": "fp8", "may_differ": list(may_differ)}
+        },
+    )
+    (tmp_path / "run" / "run.json").write_text(record.model_dump_json(), encoding="utf-8")
+
+
+def test_lanes_with_parity_can_pass(tmp_path: Path) -> None:
+    baseline, candidate = lanes(tmp_path)
+    assert compare(baseline, candidate, max_drop_pp=20, may_differ=["flags.--kv-*"]).verdict is Verdict.PASS
+    assert compare(baseline, baseline, max_drop_pp=20).verdict is Verdict.PASS
+
+
+def test_a_difference_that_nobody_exempted(tmp_path: Path) -> None:
+    result = compare(*lanes(tmp_path), max_drop_pp=20)
+    assert places(result, Code.PARITY) == ["flags.--kv-cache-dtype"]
+    assert "'auto' on the baseline, 'fp8' on the candidate" in result.findings[0].message
+    assert result.verdict is Verdict.INVALID
+
+
+def test_what_the_run_declares_may_differ(tmp_path: Path) -> None:
+    baseline, candidate = lanes(tmp_path)
+    declare(tmp_path, "flags.--kv-cache-dtype")
+    assert compare(baseline, candidate, max_drop_pp=20).verdict is Verdict.PASS
+    assert compare(candidate, baseline, max_drop_pp=20).verdict is Verdict.PASS
+    assert compare(baseline, candidate, max_drop_pp=20, may_differ=()).verdict is Verdict.INVALID
+
+
+def test_a_declaration_exempts_nothing_else(tmp_path: Path) -> None:
+    baseline, candidate = lanes(tmp_path, version="1.1")
+    declare(tmp_path, "flags.--kv-cache-dtype")
+    assert places(compare(baseline, candidate), Code.PARITY) == ["version"]
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"pair_specs": 3}'])
+def test_a_broken_record_declares_nothing(tmp_path: Path, text: str) -> None:
+    sides = lanes(tmp_path)
+    (tmp_path / "run" / "run.json").write_text(text, encoding="utf-8")
+    assert Code.PARITY in codes(compare(*sides))
+
+
+def test_the_recorder_of_each_lane_is_held_against_its_samples(tmp_path: Path) -> None:
+    baseline, candidate = lanes(tmp_path)
+    edit_lines(
+        candidate / "gsm8k" / "requests.jsonl", lambda lines: lines[7].update(status=500, error="boom")
+    )
+    result = compare(baseline, candidate, may_differ=["*"])
+    assert places(result, Code.REQUEST_FAILED) == ["candidate doc_id=7 requests.jsonl:8"]
+    (candidate / "gsm8k" / "requests.jsonl").unlink()
+    result = compare(baseline, candidate, may_differ=["*"])
+    assert result.verdict is Verdict.INVALID
+    assert places(result, Code.EVIDENCE_MISSING)[0].startswith("candidate")
+
+
+def test_a_broken_fingerprint_is_missing_evidence(tmp_path: Path) -> None:
+    baseline, candidate = lanes(tmp_path)
+    (candidate / "fingerprint.json").write_text("{", encoding="utf-8")
+    assert Code.EVIDENCE_MISSING in codes(compare(baseline, candidate, may_differ=["*"]))
+
+
+def test_a_lane_against_plain_output_is_plain(tmp_path: Path, a: Path) -> None:
+    baseline, _ = lanes(tmp_path)
+    result = compare(baseline, a, max_drop_pp=50)
+    assert result.verdict is Verdict.REPORTED
+    assert Code.PARITY_UNKNOWN in codes(result)
+    assert result.filters["strict-match"].only_baseline == 2
+
+
+def test_a_lane_without_its_fingerprint_is_plain_and_keeps_its_recorder(tmp_path: Path) -> None:
+    baseline, candidate = lanes(tmp_path)
+    (candidate / "fingerprint.json").unlink()
+    edit_lines(candidate / "gsm8k" / "requests.jsonl", lambda lines: lines.pop())
+    result = compare(baseline, candidate)
+    assert {Code.PARITY_UNKNOWN, Code.REQUEST_COUNT} <= codes(result)
+
+
+def test_a_whole_run_is_not_one_evaluation(tmp_path: Path) -> None:
+    lanes(tmp_path)
+    result = compare(tmp_path / "run", tmp_path / "run")
+    assert result.verdict is Verdict.INVALID
+    assert any("evaluations lie in one directory" in finding.message for finding in result.findings)

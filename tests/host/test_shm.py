@@ -1,0 +1,120 @@
+import ctypes
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.host import shm
+from harness.host.shm import leftovers, snapshot
+
+pytestmark = pytest.mark.process
+_IPC_PRIVATE, _IPC_CREAT, _IPC_RMID = 0, 0o1000, 0
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+MAKE_SEGMENT = "import ctypes; print(ctypes.CDLL(None).shmget(0, 4096, 0o1600), flush=True)"
+MAP_FILE = """
+import mmap, os, sys
+with open(sys.argv[1], "r+b") as file:
+    held = mmap.mmap(file.fileno(), 0)
+print("mapped", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def file() -> Iterator[Path]:
+    path = Path("/dev/shm") / f"harness-test-{uuid.uuid4().hex}"
+    yield path
+    path.unlink(missing_ok=True)
+
+
+def segment_of_a_dead_process() -> tuple[int, int]:
+    """Identifier and creator of a new System V segment; the caller removes it."""
+    with subprocess.Popen([sys.executable, "-c", MAKE_SEGMENT], stdout=subprocess.PIPE) as maker:
+        assert maker.stdout is not None
+        return int(maker.stdout.read()), maker.pid
+
+
+def test_a_file_left_behind_is_reported_and_not_deleted(file: Path) -> None:
+    before = snapshot()
+    assert str(file) not in before
+    file.write_bytes(b"x" * 4096)
+    assert str(file) in snapshot()
+    assert str(file) in leftovers(before, {999_999})
+    assert str(file) not in leftovers(snapshot(), {999_999})
+    assert file.exists()
+
+
+def test_a_file_in_use_by_a_living_process_is_not_ours(file: Path) -> None:
+    before = snapshot()
+    file.write_bytes(b"x" * 4096)
+    other = subprocess.Popen(
+        [sys.executable, "-c", MAP_FILE, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert other.stdout is not None
+        other.stdout.readline()
+        assert str(file) not in leftovers(before, set()), "mapped only, the descriptor is closed"
+        assert str(file) in leftovers(before, {other.pid}), "ours still has it"
+    finally:
+        other.communicate(b"\n")
+    assert str(file) in leftovers(before, {other.pid})
+    with file.open("rb"):
+        assert str(file) not in leftovers(before, {other.pid}), "open here"
+
+
+def test_a_file_of_another_user_is_not_ours(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = snapshot()
+    file.write_bytes(b"x")
+    monkeypatch.setattr(os, "getuid", lambda: 123_456)
+    assert str(file) not in leftovers(before, {1})
+
+
+def test_an_odd_name_can_be_printed() -> None:
+    path = os.fsencode(f"/dev/shm/harness-test-{uuid.uuid4().hex}-") + b"\xff\n"
+    before = snapshot()
+    try:
+        with open(path, "wb"):  # noqa: PTH123 - a name in bytes
+            pass
+        found = [name for name in leftovers(before, {1}) if "\\xff" in name]
+        assert len(found) == 1
+        found[0].encode()
+    finally:
+        os.unlink(path)  # noqa: PTH108
+
+
+def test_a_segment_of_an_ended_process() -> None:
+    before = snapshot()
+    shmid, creator = segment_of_a_dead_process()
+    try:
+        found = [name for name in leftovers(before, {creator}) if f"segment {shmid} " in name]
+        assert len(found) == 1
+        assert f"by pid {creator}" in found[0]
+        assert found == [name for name in leftovers(before, {1}) if f"segment {shmid} " in name], (
+            "a worker that was never seen: its creator is dead and nobody is attached"
+        )
+        assert leftovers(snapshot(), {creator}) == []
+    finally:
+        assert LIBC.shmctl(shmid, _IPC_RMID, None) == 0
+
+
+def test_a_segment_of_a_living_stranger_is_not_ours() -> None:
+    before = snapshot()
+    shmid = LIBC.shmget(_IPC_PRIVATE, 4096, _IPC_CREAT | 0o600)
+    assert shmid >= 0
+    try:
+        assert f"segment {shmid} " in str(snapshot())
+        assert f"segment {shmid} " not in str(leftovers(before, {999_999}))
+    finally:
+        LIBC.shmctl(shmid, _IPC_RMID, None)
+
+
+def test_a_machine_without_shared_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(shm, "FOLDER", tmp_path / "none")
+    monkeypatch.setattr(shm, "_SYSV", tmp_path / "none")
+    assert snapshot() == frozenset()
+    assert leftovers(frozenset(), {1}) == []
