@@ -12,6 +12,9 @@ required, metavar, namespace (the help section), help (first line).  Values that
 JSON cannot hold are written as text.
 """
 
+# argparse has no public way to list a parser's options.
+# ruff: noqa: SLF001
+
 from __future__ import annotations
 
 import argparse

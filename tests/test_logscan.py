@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from harness.engines.base import LogGrammar
 from harness.engines.log_rules import AND_TRACEBACK, PORT_IN_USE, STOPPING, UNEXPECTED
 from harness.logscan import LogScanner
-from harness.logscan.tracebacks import START
 from harness.triage import GRAMMARS
 
 STAMP = {
@@ -59,7 +58,7 @@ def causes(engine: str, lines: Iterable[str]) -> list[str]:
 
 @pytest.mark.parametrize(("engine", "cause", "line"), examples("fatal"))
 def test_every_cause_is_recognised(engine: str, cause: str, line: str) -> None:
-    found = [fatal for fatal in scan(engine, ["something before", line]).causes() if START not in fatal.cause]
+    found = scan(engine, ["something before", line]).causes()
     assert [(fatal.line, fatal.cause) for fatal in found] == [(2, cause)]
 
 
@@ -313,7 +312,12 @@ def test_a_log_that_ends_inside_a_traceback_is_a_failure() -> None:
     scanner.feed(2, '  File "a.py", line 1, in f')
     assert scanner.fatal == []
     scanner.close()
-    assert [fatal.line for fatal in scanner.fatal] == [1]
+    assert [(fatal.line, fatal.cause) for fatal in scanner.fatal] == [(1, "traceback without its end")]
+
+
+def test_a_traceback_without_its_end_adds_nothing_to_a_line_that_names_what_failed() -> None:
+    line = "init func start_router_process : Traceback (most recent call last):"
+    assert causes("lightllm", [STAMP["lightllm"] + line]) == ["server process failed to initialise"]
 
 
 # the life of a server

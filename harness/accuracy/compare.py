@@ -13,6 +13,7 @@ from harness.errors import ConfigError, HarnessError
 from harness.evidence import fingerprint
 from harness.evidence.record import PairResult, RunRecord
 from harness.findings import Finding, verdict_of
+from harness.verdict import Verdict
 
 CHECK = "gsm8k"
 
@@ -30,8 +31,9 @@ def compare(
 
     Two lane directories are held to the parity of their fingerprints, except for `may_differ`: by default
     what a pair of these lanes declares in the record of the run that either lies in. Anything else rests on
-    the evaluator's results files, and PASS is out of reach. Disagreements are written where `disagreements`
-    says. Raises ConfigError when a directory does not exist or the threshold is no number of points.
+    the evaluator's results files, and PASS is out of reach. The threshold is judged on sound evidence only:
+    empty answers, say, make INVALID and not FAIL. Disagreements are written where `disagreements` says.
+    Raises ConfigError when a directory does not exist or the threshold is no number of points.
     """
     _check_arguments(a, b, max_drop_pp)
     baseline, candidate = _load(a), _load(b)
@@ -44,7 +46,8 @@ def compare(
         findings += _lane_parity(a, b, _declared(a, b) if may_differ is None else may_differ)
     else:
         findings += listed(results_parity(baseline, candidate))
-    paired, found = pair_samples(baseline, candidate, max_drop_pp)
+    sound = verdict_of(findings, Verdict.PASS) is not Verdict.INVALID
+    paired, found = pair_samples(baseline, candidate, max_drop_pp if sound else None)
     findings += [finding for finding in paired.findings if (finding.code, finding.where) not in told]
     if disagreements is not None:
         write_disagreements(disagreements, found)

@@ -58,7 +58,8 @@ def pair_samples(
     """The paired statistics of each filter, and every disagreement.
 
     Judged only where `max_drop_pp` (percentage points) is stated: each filter must hold it, the worst wins.
-    Documents that only one side has, or that were not asked alike, make the pair INVALID.
+    Documents that only one side has, or that were not asked alike, make the pair INVALID; the threshold is
+    not judged then, since numbers that cannot be compared convict nobody.
     """
     left, right = _keyed(baseline), _keyed(candidate)
     pairs = {key: (left[key], right[key]) for key in left if key in right}
@@ -75,7 +76,7 @@ def pair_samples(
         found = [item for one, other in of_filter if (item := _disagreement(one, other)) is not None]
         filters[name] = _stats(of_filter, found)
         disagreements += found
-    if max_drop_pp is not None:
+    if max_drop_pp is not None and not findings:
         findings += [finding for name in filters for finding in _judge(name, filters[name], max_drop_pp)]
     base = Verdict.REPORTED if max_drop_pp is None else Verdict.PASS
     result = PairResult(verdict=verdict_of(findings, base), findings=listed(findings), filters=filters)

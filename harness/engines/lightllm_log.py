@@ -85,6 +85,7 @@ GRAMMAR = LogGrammar(
         _ANY,
         ("P/D master not reachable yet" + AND_TRACEBACK, r"connetion to pd_master(?: .*)? has error"),
         ("one request failed" + AND_TRACEBACK, r"An error occurred: ?"),
+        ("one P/D request failed", r"trans task ret fail:", r"req_id: \d+ forced to finished \(reason="),
         ("P/D node left" + AND_TRACEBACK, r"client .* removed", r"mode: (?:prefill|decode) url: \S+ removed"),
         ("shared memory size not checked" + AND_TRACEBACK, r"check_recommended_shm_size error"),
         ("child follows its parent", r"parent is dead, kill self"),

@@ -222,7 +222,10 @@ async def _to_client(step: Awaitable[_Result]) -> _Result:
 def _target(request: web.BaseRequest) -> str:
     """Path and query exactly as they came; a client that takes us for a forward proxy sends a whole URL."""
     target = request.raw_path
-    return target if target.startswith("/") else URL(target, encoded=True).raw_path_qs
+    if target.startswith("/"):
+        return target
+    path = URL(target, encoded=True).raw_path_qs
+    return path if path.startswith("/") else f"/{path}"  # never let it grow into the host or port before it
 
 
 def _without(headers: Any, names: set[str]) -> list[tuple[str, str]]:

@@ -25,6 +25,7 @@ from harness.host.logs import clean
 from harness.logscan.tracebacks import START, Block, Part, Tracebacks, is_header
 
 READY = "ready"
+CUT_OFF = "traceback without its end"
 AFTER_STOP = "after a stop was asked for"
 MAX_TEXT = 500  # characters of evidence kept of a line
 MAX_SCANNED = 8192  # characters of a line that are looked at
@@ -128,10 +129,12 @@ class LogScanner:
             self._read(number, clean(drawn)[:MAX_SCANNED])
 
     def close(self) -> None:
-        """The log has ended. A traceback that was cut off before its exception is a failure as well."""
+        """The log has ended. A traceback whose exception was never written is a failure too, the least
+        telling one, unless its first line says already what failed."""
+        noted = {fatal.line for fatal in self.fatal}
         for block in self._tracebacks.unfinished():
-            if not block.excused:
-                self._note(block.number, f"{START} (the log ends here)", self._unexpected[0])
+            if not block.excused and block.number not in noted:
+                self._note(block.number, START, len(self.grammar.fatal))
         self._tracebacks.open.clear()
 
     def _read(self, number: int, text: str) -> None:
@@ -249,7 +252,7 @@ class LogScanner:
 
     def _entry(self, number: int, text: str, rank: int) -> _Entry:
         text = text.strip()[:MAX_TEXT]
-        cause = self.grammar.fatal[rank].label
+        cause = self.grammar.fatal[rank].label if rank < len(self.grammar.fatal) else CUT_OFF
         if cause == UNEXPECTED:
             cause = f"{UNEXPECTED}: {text}"
         return _Entry(rank, FatalLine(number, text, cause))

@@ -217,6 +217,15 @@ def test_too_few_documents_on_both_sides(a: Path, b: Path) -> None:
     assert len(places(result, Code.MISSING_DOC)) == 42  # 20 and a total, on each side
 
 
+def test_unsound_evidence_convicts_nobody(tmp_path: Path, a: Path) -> None:
+    """Empty answers count as wrong with the evaluator; that is no proof of a loss of accuracy."""
+    empty = write_evaluation(tmp_path / "empty", DOCS, answers=dict.fromkeys(range(30), ""))
+    result = compare(a, empty, max_drop_pp=5)
+    assert result.filters["strict-match"].delta_pp < -60
+    assert result.verdict is Verdict.INVALID
+    assert Code.MARGIN_EXCEEDED not in codes(result)
+
+
 def test_unreadable_sides_are_invalid(tmp_path: Path, a: Path) -> None:
     nothing = tmp_path / "nothing"
     nothing.mkdir()

@@ -115,6 +115,13 @@ def test_a_prompt_that_differs_by_one_byte(tmp_path: Path, folder: Path) -> None
     assert result.verdict is Verdict.INVALID
 
 
+def test_what_cannot_be_compared_is_not_judged(tmp_path: Path, folder: Path) -> None:
+    other = write_evaluation(tmp_path / "candidate", problems(N - 1), wrong=set(range(30)))
+    result, _ = pair_samples(load_samples(folder), load_samples(other), 5)
+    assert result.verdict is Verdict.INVALID
+    assert Code.MARGIN_EXCEEDED not in codes(result)
+
+
 def test_a_target_that_differs(tmp_path: Path, folder: Path) -> None:
     other = write_evaluation(tmp_path / "candidate", DOCS)
     edit_samples(other, lambda lines: lines[4].update(target="#### 5"))

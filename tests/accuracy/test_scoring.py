@@ -71,14 +71,14 @@ def their_score(extracted: str, target: str) -> bool:
     return bool(result["exact_match"])
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(ANY_TEXT)
 def test_extracts_as_lm_eval_does(response: str) -> None:
     for name in scoring.FILTERS:
         assert extract(response, name) == theirs(response, name)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(ANY_TEXT, ANY_TEXT)
 def test_scores_as_lm_eval_does(one: str, other: str) -> None:
     for a, b in (

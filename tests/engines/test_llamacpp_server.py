@@ -1,4 +1,4 @@
-"""The embedded llama.cpp server: its flags, how it fails and ends, and the adapter against the running one."""
+"""The embedded llama.cpp server: its flags, how it fails and ends, and the adapter against it."""
 
 import os
 import re
@@ -154,7 +154,8 @@ def test_wrong_flags(argv: str, said: str) -> None:
 def test_every_field_exists_in_the_library(tmp_path: Path) -> None:
     """Every flag reaches the library's parameters, and none is set to what the library would refuse."""
     library = pytest.importorskip("xllamacpp")
-    sample = {"int": 3, "float": 0.25, "folder": f"{tmp_path}/", "on": True, "off": False}
+    sample: dict[str, llama_server.Value] = {"int": 3, "float": 0.25, "folder": f"{tmp_path}/"}
+    sample |= {"on": True, "off": False}
     for option in llama_server.OPTIONS:
         value = option.choices[0] if option.choices else sample.get(option.kind, "text")
         params = llama_server.configure(library, {option.field: value})

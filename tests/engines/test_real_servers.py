@@ -146,7 +146,8 @@ def test_a_real_server(name: str, tmp_path: Path) -> None:
         assert warm.cached.total >= 128
         assert engine.counters(client)[hits] == before + warm.cached.total
         with pytest.raises(TargetError):
-            engine.generate(client, replace(request, prompt=(10**6,)))
+            engine.generate(client, replace(request, prompt=LONG_PROMPT * 40))
+        engine.served_model(client)  # and the server lives on
     again = replace(launch, ports=free_ports(engine.ports("normal", flags)))
     with running(engine, again, tmp_path / "again.log") as client:
         assert engine.effective_config(client, tmp_path / "again.log") == config

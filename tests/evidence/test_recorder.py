@@ -212,6 +212,26 @@ class TestPassingOn:
                 assert client.recv(65536).startswith(b"HTTP/1.1 200 OK\r\n")
             assert server.requests[0].header("Expect") is None
 
+    @pytest.mark.parametrize(
+        ("target", "path"),
+        [
+            ("http://other:1/v1/x?y=%2F", "/v1/x?y=%2F"),
+            ("//v1/../x", "//v1/../x"),
+            ("*", "/*"),
+            ("9/steal", "/9/steal"),
+            ("@other:1/x", "/@other:1/x"),
+        ],
+    )
+    def test_odd_targets_go_to_the_server_and_nowhere_else(self, out: Path, target: str, path: str) -> None:
+        with Scripted(always(answer(b"ok"))) as server, Recorder(server.url, out) as recorder:
+            with raw_socket(recorder.base_url) as client:
+                client.sendall(f"OPTIONS {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+                reply = client.makefile("rb").read()
+            if reply.startswith(b"HTTP/1.1 200"):
+                assert server.requests[0].line == f"OPTIONS {path} HTTP/1.1"
+            else:
+                assert reply.startswith((b"HTTP/1.1 400", b"HTTP/1.0 400"))
+
     def test_ten_megabytes_in_and_out(self, out: Path, raw: Path) -> None:
         prompt = "long " * 2_000_000
         text = "x" * 10_000_000

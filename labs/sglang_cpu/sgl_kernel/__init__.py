@@ -87,16 +87,16 @@ def __getattr__(name: str) -> Callable[..., Any]:
 class _FinishedEvent:
     """An event on a device that never has work in flight."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *_args: Any, **_kwargs: Any) -> None:
         self._recorded_at = time.perf_counter()
 
-    def record(self, *args: Any, **kwargs: Any) -> None:
+    def record(self, *_args: Any, **_kwargs: Any) -> None:
         self._recorded_at = time.perf_counter()
 
     def query(self) -> bool:
         return True
 
-    def wait(self, *args: Any, **kwargs: Any) -> None:
+    def wait(self, *_args: Any, **_kwargs: Any) -> None:
         return None
 
     def synchronize(self) -> None:
@@ -128,9 +128,9 @@ def _adapt_torch_to_cpu() -> None:
         "zeros",
     ):
         setattr(torch, name, _without_pinning(getattr(torch, name)))
-    torch.Tensor.pin_memory = lambda self, *args, **kwargs: self  # type: ignore[method-assign]
+    torch.Tensor.pin_memory = lambda self, *_args, **_kwargs: self  # type: ignore[method-assign]
     torch.cuda.Event = _FinishedEvent  # type: ignore[misc,assignment]
-    torch.cuda.current_stream = lambda *args, **kwargs: torch.cpu.current_stream()  # type: ignore[assignment]
+    torch.cuda.current_stream = lambda *_args, **_kwargs: torch.cpu.current_stream()  # type: ignore[assignment]
 
 
 if not torch.cuda.is_available():

@@ -1,0 +1,220 @@
+"""llama.cpp: the embedded server of the `xllamacpp` wheel, or the user's own `llama-server`."""
+
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.engines.answers import MALFORMED, flatten, strange, without
+from harness.engines.arguments import ArgumentList
+from harness.engines.base import (
+    AcceptCounters,
+    CachedTokens,
+    GenerateRequest,
+    Generation,
+    Launch,
+    ServedModel,
+)
+from harness.engines.client import Client
+from harness.engines.environment import server_environment
+from harness.engines.flags import given, render
+from harness.engines.llama_server import BY_NAME
+from harness.engines.llamacpp_config import from_log
+from harness.engines.llamacpp_flags import ask, embedded, flag_problems, inherited_flags, of_program
+from harness.engines.llamacpp_log import GRAMMAR
+from harness.engines.metrics import scrape
+from harness.engines.python_engine import PythonEngine
+from harness.errors import ConfigError
+from harness.scenario.model import FlagValue, Scalar
+
+PROGRAM = Path(__file__).with_name("llama_server.py")
+VARIABLE = "HARNESS_LLAMACPP_BINARY"
+PACKAGE = PythonEngine(
+    name="llamacpp",
+    distributions=("xllamacpp",),
+    remedy="pip install xllamacpp",
+    owned=(),
+    refused={},
+    fakes=(),
+)
+VERBOSITY = 4  # the least that logs KV types, cache saves and reloads
+THREADS = BY_NAME["--threads"].names
+# Entries of /props that are the harness's own, differ from start to start, or are told elsewhere.
+LEFT_OUT = ("model_alias", "model_path", "media_marker", "is_sleeping", "chat_template", "*.n_ctx", "ui*")
+FINISH_REASONS = {"eos": "stop", "word": "stop", "limit": "length"}
+
+
+class LlamaCpp:
+    """`llama-server`, embedded or the user's own (`binary:` or HARNESS_LLAMACPP_BINARY): the same flags.
+
+    The harness sets --model, --host, --port, --alias and --metrics; --threads (the leased cores) and
+    --verbosity 4 (less does not log the KV types) unless the scenario does.
+
+    `effective_config` has `kv_dtype` (`bf16`, `q8_0`, ..., or `K/V` where they differ), `max_length` (context
+    of one slot), `n_parallel`, `n_ctx`, `n_batch`, `n_ubatch`, `flash_attn`, `kv_unified`, `n_threads`,
+    `cache_ram`, `build_info`, ... and of the model `model.size`, `model.ftype`, ...; a draft model's under
+    `draft.`, the server's sampling defaults under `sampling.`.
+
+    Cached tokens of a request are told in total, without their tier; the log tells of reloads from the host.
+    """
+
+    name = "llamacpp"
+    roles: tuple[str, ...] = ("normal",)
+    grammar = GRAMMAR
+
+    def ports(self, role: str, flags: Mapping[str, FlagValue]) -> tuple[str, ...]:
+        del role, flags
+        return ("http",)
+
+    def argv(self, launch: Launch) -> list[str]:
+        program = _program(launch)
+        # -P: the folder of the script holds modules of the harness, named like packages of others.
+        command = [program] if program else [PACKAGE.interpreter(launch), "-P", str(PROGRAM)]
+        command += ["--model", launch.model_path, "--alias", launch.served_name]
+        command += ["--host", launch.host, "--port", str(launch.ports["http"]), "--metrics"]
+        if launch.cpus and given(launch.flags, *THREADS) is None:
+            command += ["--threads", str(len(launch.cpus))]
+        if given(launch.flags, *BY_NAME["--verbosity"].names) is None:
+            command += ["--verbosity", str(VERBOSITY)]
+        return command + render(launch.flags)
+
+    def environment(self, launch: Launch) -> dict[str, str]:
+        environment = {**server_environment(launch), "OMP_WAIT_POLICY": "passive"}
+        threads = given(launch.flags, *THREADS)
+        if threads is not None:
+            environment["OMP_NUM_THREADS"] = str(threads)
+        return {**environment, **launch.env}
+
+    def problems(self, launch: Launch) -> list[str]:
+        found = self._program_problems(launch) + _model_problems(launch.model_path)
+        found += flag_problems(launch.flags, self.arguments(launch), len(launch.cpus))
+        return found + inherited_flags({**os.environ, **launch.env})
+
+    def arguments(self, launch: Launch) -> ArgumentList:
+        """What its command line accepts, and where that is known from."""
+        program = _program(launch)
+        return of_program(program) if program else embedded(self.version(launch))
+
+    def version(self, launch: Launch) -> str:
+        program = _program(launch)
+        if program is None:
+            return PACKAGE.version(launch) or "unknown"
+        said = (line.removeprefix("version: ") for line in ask(program, "--version").splitlines())
+        return next((line for line in said if line[:1].isdigit()), "unknown")
+
+    def served_model(self, client: Client) -> ServedModel:
+        models = client.get_json("/v1/models", timeout_s=10)
+        props = client.get_json("/props", timeout_s=10)
+        try:
+            return ServedModel(
+                name=models["data"][0]["id"],
+                max_length=props["default_generation_settings"]["n_ctx"],
+                path=props.get("model_path"),
+            )
+        except MALFORMED as error:
+            raise strange(self.name, client, "/v1/models", models) from error
+
+    def effective_config(self, client: Client, log: Path) -> dict[str, Scalar | None]:
+        models = client.get_json("/v1/models", timeout_s=30)
+        props = client.get_json("/props", timeout_s=30)
+        try:
+            return {**_told(models["data"][0]["meta"], props), **from_log(log)}
+        except MALFORMED as error:
+            raise strange(self.name, client, "/props", props) from error
+
+    def generate(self, client: Client, request: GenerateRequest) -> Generation:
+        """Raises ConfigError for a minimum of tokens without `ignore_eos`: llama.cpp has no such thing."""
+        if request.min_tokens and not request.ignore_eos:
+            what = "llama.cpp cannot be held to a minimum number of tokens"
+            raise ConfigError(what, fix="ask with ignore_eos, or with min_tokens 0")
+        body: dict[str, Any] = {
+            "prompt": request.prompt if isinstance(request.prompt, str) else list(request.prompt),
+            "n_predict": request.max_tokens,
+            "temperature": request.temperature,
+            "ignore_eos": request.ignore_eos,
+            "stop": list(request.stop),
+            "n_probs": 1 if request.logprobs else 0,
+            "return_tokens": True,
+        }
+        headers = {"X-Request-Id": request.request_id} if request.request_id else None
+        start = time.perf_counter()
+        answer = client.post_json("/completion", body, headers=headers)
+        latency = time.perf_counter() - start
+        try:
+            return _generation(answer, latency)
+        except MALFORMED as error:
+            raise strange(self.name, client, "/completion", answer) from error
+
+    def counters(self, client: Client) -> dict[str, float]:
+        """`llamacpp:prompt_tokens_cached_total`, `llamacpp:spec_decode_num_accepted_tokens_total`, ..."""
+        return scrape(self.name, client)
+
+    def _program_problems(self, launch: Launch) -> list[str]:
+        program = _program(launch)
+        if program is not None:
+            if shutil.which(program) is None:
+                return [f"there is no program {program}; mend `binary:` or {VARIABLE}"]
+            return []
+        python = PACKAGE.interpreter(launch)
+        if shutil.which(python) is None:
+            return [f"there is no interpreter {python}; mend `python:` or {PACKAGE.variable}"]
+        if PACKAGE.version(launch) is None:
+            other = f"name a llama-server with `binary:` or {VARIABLE}"
+            return [f"{python} has no xllamacpp; {PACKAGE.remedy}, or {other}"]
+        return []
+
+
+def _program(launch: Launch) -> str | None:
+    """The user's llama-server: a path, or a name on the PATH; None for the embedded one."""
+    named = launch.binary or os.environ.get(VARIABLE)
+    if not named:
+        return None
+    path = Path(named).expanduser()
+    return str(path.absolute()) if len(path.parts) > 1 else named
+
+
+def _model_problems(path: str) -> list[str]:
+    file = Path(path)
+    if file.is_dir():
+        return [f"{path} is a directory; llama.cpp serves one GGUF file"]
+    try:
+        with file.open("rb") as handle:
+            magic = handle.read(4)
+    except OSError as error:
+        return [f"the model file {path} cannot be read: {error.strerror}"]
+    return [] if magic == b"GGUF" else [f"{path} is no GGUF file (a pointer, or half a download?)"]
+
+
+def _told(meta: Any, props: Any) -> dict[str, Scalar | None]:
+    """What the server says of itself."""
+    settings = props["default_generation_settings"]
+    server = {key: value for key, value in props.items() if key != "default_generation_settings"}
+    return {
+        "kv_dtype": None,  # the log tells
+        "max_length": settings["n_ctx"],
+        "n_parallel": server.pop("total_slots"),
+        "chat_template_sha256": hashlib.sha256(props.get("chat_template", "").encode()).hexdigest()[:16],
+        **without(flatten({**server, "model": meta, "sampling": settings["params"]}), LEFT_OUT),
+    }
+
+
+def _generation(answer: Any, latency: float) -> Generation:
+    timings = answer["timings"]
+    accept = None
+    if "draft_n" in timings:
+        accept = AcceptCounters(proposed=timings["draft_n"], accepted=timings["draft_n_accepted"])
+    return Generation(
+        text=answer["content"],
+        ids=tuple(answer["tokens"]),
+        finish_reason=FINISH_REASONS.get(answer["stop_type"], "error"),
+        prompt_tokens=answer["tokens_evaluated"],
+        completion_tokens=answer["tokens_predicted"],
+        cached=CachedTokens(total=timings.get("cache_n")),
+        accept=accept,
+        latency_s=latency,
+        logprobs=tuple(token["logprob"] for token in answer.get("completion_probabilities") or ()),
+        raw=answer,
+    )
