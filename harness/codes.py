@@ -23,6 +23,7 @@ class Code(StrEnum):
     RELEASE_PROCESS = "RELEASE_PROCESS"
     RELEASE_PORT = "RELEASE_PORT"
     RELEASE_SHM = "RELEASE_SHM"
+    SHM_UNATTRIBUTED = "SHM_UNATTRIBUTED"
     FORCED_KILL = "FORCED_KILL"
     # samples of one lane
     MISSING_DOC = "MISSING_DOC"
@@ -74,6 +75,7 @@ EFFECT: dict[Code, Verdict | None] = {
     Code.RELEASE_PROCESS: Verdict.INFRA,
     Code.RELEASE_PORT: Verdict.INFRA,
     Code.RELEASE_SHM: Verdict.INFRA,
+    Code.SHM_UNATTRIBUTED: None,
     Code.FORCED_KILL: None,
     Code.MISSING_DOC: Verdict.INVALID,
     Code.DUPLICATE_DOC: Verdict.INVALID,

@@ -58,7 +58,7 @@ ADVICE = {
     "KV cache exhausted": "lower concurrency or lengths, or give the KV cache more memory",
     "KV cache leak detected": "an engine bug: keep the log and the requests before it, and report it",
     "killed by signal": "look into `dmesg` for the kernel's out-of-memory killer; else somebody sent SIGKILL",
-    "worker process died": "if no exception of its own stands before it, it was killed or crashed: see `dmesg`",
+    "worker process died": "without an exception of its own before it, it was killed or crashed: see `dmesg`",
     "NCCL failure": "look at the other ranks first: the first one to die is the cause; then at the network",
     "P/D node has no network address": "start the node with --host and the address of its network card",
     "P/D nodes differ in max_req_total_len": "give master, prefill and decode one --max_req_total_len",

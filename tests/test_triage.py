@@ -51,6 +51,16 @@ REAL: dict[str, tuple[str, bool, str | None, str]] = {
         "args parallel-init loading loaded kv-cache startup",
     ),
     "sglang-requests": ("sglang", True, None, f"{SGLANG_START} stopping"),
+    "sglang-bad-flag": ("sglang", False, "unknown flag", ""),
+    "sglang-bad-value": ("sglang", False, "bad flag or flag value", ""),
+    "sglang-cut-short": ("sglang", False, None, "args parallel-init loading"),
+    "sglang-killed": (
+        "sglang",
+        False,
+        "killed by signal",
+        "args parallel-init loading loaded kv-cache startup listening",
+    ),
+    "sglang-no-model": ("sglang", False, "model directory not found", ""),
     "sglang-unsupported": (
         "sglang",
         False,
@@ -58,6 +68,17 @@ REAL: dict[str, tuple[str, bool, str | None, str]] = {
         "args parallel-init loading loaded",
     ),
     "vllm-bad-flag": ("vllm", False, "unknown flag", ""),
+    "vllm-bad-value": ("vllm", False, "bad flag or flag value", ""),
+    "vllm-empty-model": ("vllm", False, "model directory not found", "args"),
+    "vllm-hostile-prompt": ("vllm", True, None, f"{VLLM_START} stopping"),
+    "vllm-killed": ("vllm", True, "worker process died", VLLM_START),
+    "vllm-kv-too-small": (
+        "vllm",
+        False,
+        "KV cache too small for max length",
+        "args engine loading loaded",
+    ),
+    "vllm-max-length": ("vllm", False, "max length beyond what the model allows", "args"),
     "vllm-no-model": ("vllm", False, "model directory not found", "args"),
     "vllm-ok": ("vllm", True, None, f"{VLLM_START} stopping"),
     "vllm-pd-decode": ("vllm", True, None, f"{VLLM_START} stopping"),
@@ -296,6 +317,18 @@ def test_no_rule_finds_a_failure_in_a_sound_log(name: str) -> None:
     for number, line in enumerate(lines_of(name)[: report.stopping_line], 1):
         scanner.feed(number, line)
         assert scanner.fatal == [], f"line {number}: {line}"
+
+
+@pytest.mark.parametrize("name", [name for name, (_, _, cause, _) in REAL.items() if cause])
+def test_access_lines_between_all_others_change_nothing(name: str) -> None:
+    engine, _, cause, _ = REAL[name]
+    access = 'INFO:     127.0.0.1:33440 - "POST /v1/completions HTTP/1.1" 200 OK'
+    scanner = LogScanner(GRAMMARS[engine])
+    for number, line in enumerate(lines_of(name), 1):
+        scanner.feed(2 * number - 1, line)
+        scanner.feed(2 * number, access)
+    scanner.close()
+    assert scanner.causes()[0].cause == cause
 
 
 @pytest.mark.parametrize("name", REAL)

@@ -21,7 +21,7 @@ from harness.host.guard import Guard
 from harness.host.ports import listener
 from harness.host.process import ManagedProcess
 from harness.host.redact import redact_argv, redact_env
-from harness.host.shm import snapshot
+from harness.host.shm import snapshot, used_by
 from harness.scenario.model import Timeouts
 
 
@@ -34,6 +34,7 @@ class Deployment:
     ready: list[Ready] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     phases: dict[str, float] = field(default_factory=dict)
+    shm: set[str] = field(default_factory=set)  # names in /dev/shm that the servers were seen to use
 
     @property
     def entry(self) -> RunningServer:
@@ -71,13 +72,15 @@ def deploy(
             watcher.lane_phase(lane, "loading")
             up.ready.append(wait_ready(server, timeouts))
             _note_config(server, up)
+            _note_shm(up)
         up.phases["ready"] = up.ready[-1].ready_s
         yield
     finally:
         watcher.lane_phase(lane, "stopping")
         began = time.monotonic()
+        _note_shm(up)
         _stop_all(up, timeouts.stop_s)
-        up.findings += verify_released(up.servers, before)
+        up.findings += verify_released(up.servers, before, up.shm)
         up.phases["stop"] = time.monotonic() - began
 
 
@@ -131,6 +134,12 @@ def _note_config(server: RunningServer, up: Deployment) -> None:
         config = server.engine.effective_config(client, server.log)
     up.records[-1].effective_config = config
     write_json(server.launch.folder / f"effective-config.{server.role}.json", config)
+
+
+def _note_shm(up: Deployment) -> None:
+    """Only while a process lives can it be seen which shared memory is its own."""
+    for server in up.servers:
+        up.shm |= used_by({member.pid for member in server.process.members()})
 
 
 def _write_command(launch: Launch, argv: list[str], difference: Mapping[str, str], *, alone: bool) -> None:

@@ -1,7 +1,7 @@
 """After the stop: is everything really free again? What is not is a finding of its own."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from harness.deploy.server import RunningServer
 from harness.findings import Code, Finding
@@ -12,9 +12,13 @@ SETTLE_S = 5.0
 POLL_S = 0.1
 
 
-def verify_released(servers: Sequence[RunningServer], before: ShmSnapshot) -> list[Finding]:
-    """Processes gone, ports bindable, shared memory as before. Waits a few seconds for the kernel to settle;
-    deletes nothing."""
+def verify_released(
+    servers: Sequence[RunningServer], before: ShmSnapshot, used: Collection[str]
+) -> list[Finding]:
+    """Processes gone, ports bindable, shared memory as `before`; `used` names what the servers had mapped.
+
+    Waits a few seconds for the kernel to settle; deletes nothing.
+    """
     findings: list[Finding] = []
     for server in servers:
         ports = list(server.launch.ports.values())
@@ -30,7 +34,11 @@ def verify_released(servers: Sequence[RunningServer], before: ShmSnapshot) -> li
             message = f"port {port} of {server.role} cannot be bound again; it is held by {who}"
             findings.append(Finding(code=Code.RELEASE_PORT, message=message, where=f"port {port}"))
     pids = {pid for server in servers for pid in server.process.seen_pids}
-    for name in leftovers(before, pids):
+    left = leftovers(before, pids, used)
+    for name in left.ours:
         message = f"shared memory {name} was left behind by this lane"
         findings.append(Finding(code=Code.RELEASE_SHM, message=message, where=name))
+    for name in left.unattributed:
+        message = f"shared memory {name} is new and unused; it may be this lane's or another program's"
+        findings.append(Finding(code=Code.SHM_UNATTRIBUTED, message=message, where=name))
     return findings

@@ -181,7 +181,7 @@ COMMON_NOISE: tuple[tuple[str, ...], ...] = (
         r".*resource_tracker: There appear to be \d+ leaked",
         r"nanobind: leaked ",
     ),
-    ("Python warning", r"\S+:\d+: (?:User|Future|Deprecation|Runtime|Resource|Pending\w*|Syntax)Warning: "),
+    ("Python warning", r"\S+:\d+: \w*Warning: "),
     ("one request failed" + AND_TRACEBACK, r"ERROR:\s+Exception in ASGI application"),
     ("interrupted by hand", r"KeyboardInterrupt$"),
     (

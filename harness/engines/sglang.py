@@ -155,6 +155,7 @@ class Sglang:
         return config
 
     def generate(self, client: Client, request: GenerateRequest) -> Generation:
+        """Through `/generate`. Token ids must be in the vocabulary: one beyond it kills the whole server."""
         sampling: dict[str, Any] = {
             "max_new_tokens": request.max_tokens,
             "min_new_tokens": request.min_tokens,

@@ -36,7 +36,7 @@ PACKAGE = PythonEngine(
     fakes=("VLLM_MOE_ROUTING_SIMULATION_STRATEGY", "VLLM_TEST_FORCE_LOAD_FORMAT"),
 )
 DATA_PARALLEL = ("--data-parallel-size", "-dp")
-DATA_PARALLEL_STORES = 5  # what vLLM takes, counting upwards from VLLM_PORT, beside the rendezvous
+DATA_PARALLEL_PORTS = 6  # five stores and a rendezvous, counted upwards from VLLM_PORT
 
 # Entries of /server_info with one stable name over all engines.
 RENAMED = {
@@ -89,12 +89,12 @@ class Vllm:
     grammar = GRAMMAR
 
     def ports(self, role: str, flags: Mapping[str, FlagValue]) -> tuple[str, ...]:
-        """HTTP, and the port from which vLLM counts upwards where its processes need one to meet (on one
-        node it may use a file). What gloo and NCCL open they take as the kernel gives it."""
+        """HTTP alone: on one node its processes meet through a file or a port that the kernel gives. Those of
+        a data-parallel server take ports by counting upwards from `base`."""
         del role
         if given(flags, *DATA_PARALLEL) in (None, 1):
-            return ("http", "rendezvous")
-        return ("http", "rpc", "rendezvous", *(f"store_{n}" for n in range(1, DATA_PARALLEL_STORES + 1)))
+            return ("http",)
+        return ("http", "rpc", "base", *(f"base_{n}" for n in range(1, DATA_PARALLEL_PORTS)))
 
     def argv(self, launch: Launch) -> list[str]:
         # The module, not the `vllm` script: the interpreter that was checked is the one that runs.
@@ -111,8 +111,9 @@ class Vllm:
             "VLLM_NO_USAGE_STATS": "1",
             "VLLM_SERVER_DEV_MODE": "1",  # /server_info: the effective configuration
             "VLLM_HOST_IP": launch.host,
-            "VLLM_PORT": str(launch.ports["rendezvous"]),
         }
+        if "base" in launch.ports:
+            environment["VLLM_PORT"] = str(launch.ports["base"])
         if not launch.gpus:
             environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # else every server takes core 0
         return {**environment, **launch.env}

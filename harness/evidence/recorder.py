@@ -56,6 +56,9 @@ class Recorder:
             raise HarnessError(
                 what, cause="another program holds the port", fix="use port 0", code=Code.PORT_TAKEN
             ) from error
+        except BaseException:  # an interrupt, or aiohttp that is not installed
+            self.close()
+            raise
         return self
 
     def __exit__(

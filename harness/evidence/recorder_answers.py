@@ -37,8 +37,8 @@ def read_answers(ask: Ask, payload: Any, *, streamed: bool = False) -> tuple[lis
     """
     body = payload if isinstance(payload, dict) else {}
     usage = body.get("usage")
-    choices, stray = _by_index(_choices(ask, payload), len(ask.prompts) * ask.choices)
-    answers = [_answer(ask, choices, number, streamed) for number in range(len(ask.prompts))]
+    choices, stray = _by_prompt(ask, _choices(ask, payload))
+    answers = [_answer(ask, choices.get(number, []), streamed=streamed) for number in range(len(ask.prompts))]
     if stray and answers:
         first = answers[0]
         problem = first.error or f"{stray} choice(s) in the answer belong to no prompt"
@@ -81,9 +81,10 @@ def _choices(ask: Ask, payload: Any) -> list[dict[str, Any]]:
     return [item for item in items if native_text(item)[0] in item]
 
 
-def _by_index(choices: list[dict[str, Any]], wanted: int) -> tuple[dict[int, dict[str, Any]], int]:
-    """Choices by their place, and how many have none: out of range, double, or without a number although
-    there are several. Answers in order of arrival (SGLang's, LightLLM's) carry no number at all."""
+def _by_prompt(ask: Ask, choices: list[dict[str, Any]]) -> tuple[dict[int, list[dict[str, Any]]], int]:
+    """The choices to each prompt, in order, and how many belong to none: out of range, double, or without a
+    number where others have one. Without any number they stand in order (SGLang's, LightLLM's)."""
+    wanted = len(ask.prompts) * ask.choices
     numbered = any("index" in choice for choice in choices)
     placed: dict[int, dict[str, Any]] = {}
     stray = 0
@@ -95,12 +96,13 @@ def _by_index(choices: list[dict[str, Any]], wanted: int) -> tuple[dict[int, dic
             stray += 1
         else:
             placed[place] = choice
-    return placed, stray
+    grouped: dict[int, list[dict[str, Any]]] = {}
+    for place in sorted(placed):
+        grouped.setdefault(place // ask.choices, []).append(placed[place])
+    return grouped, stray
 
 
-def _answer(ask: Ask, choices: dict[int, dict[str, Any]], number: int, streamed: bool) -> Answer:
-    places = range(number * ask.choices, (number + 1) * ask.choices)
-    got = [choices[place] for place in places if place in choices]
+def _answer(ask: Ask, got: list[dict[str, Any]], *, streamed: bool) -> Answer:
     if not got:
         return Answer(error="no choice for this prompt")
     choice = got[0]

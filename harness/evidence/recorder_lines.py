@@ -28,7 +28,6 @@ class Body:
 
     def __init__(self, data: bytes, encoding: str = "") -> None:
         self.data = _decoded(data, encoding)
-
         self.json = _json(self.data)
 
     def evidence(self) -> tuple[str, bool]:
@@ -90,7 +89,16 @@ class Exchange:
 
 
 def prompt_lines(exchange: Exchange, ask: Ask, answer: Body, finished_s: float) -> list[dict[str, Any]]:
-    """What `requests.jsonl` says about each prompt of this request."""
+    """What `requests.jsonl` says about each prompt of this request.
+
+    `seq` counts prompts in order of arrival, `http_id` HTTP requests, `index` is the place in the batch.
+    `attempt` is 1 when the prompt comes for the first time with these settings, more for a repetition.
+    `error` is None for a sound answer, else a short text; `status` is 0 when the client got no answer from
+    the server. `finish_reason`, tokens and `text_*` are those of the answer, the first one where several
+    were asked for; `text_*` are all None where there was none. Tokens are None where the server does not
+    tell them for this prompt alone; `usage` is the server's own word, on index 0. `ttft_s` is None unless
+    streamed. `started_s` and `finished_s` are seconds since the recording began.
+    """
     answers, usage, ttft_s = _read(exchange, ask, answer)
     lines = []
     for index, (prompt, got, attempt) in enumerate(zip(ask.prompts, answers, exchange.attempts, strict=True)):
@@ -135,13 +143,14 @@ def raw_line(exchange: Exchange, answer: Body) -> str:
             "path": exchange.path,
             "received_at": exchange.received_at,
             "status": exchange.status,
-            "error": exchange.error,
+            "error": None if exchange.error is None else _redact(exchange.error, exchange.secrets),
             "client_gone": exchange.client_gone,
             "truncated": request_cut or response_cut or exchange.size > READ_LIMIT,
         }
     )
-    line = f'{facts[:-1]}, "request": {request}, "response": {response}}}'
-    return _redact(line, tuple(json.dumps(secret)[1:-1] for secret in exchange.secrets))
+    secrets = tuple(json.dumps(secret)[1:-1] for secret in exchange.secrets)
+    bodies = f'"request": {_redact(request, secrets)}, "response": {_redact(response, secrets)}'
+    return f"{facts[:-1]}, {bodies}}}"
 
 
 def _read(exchange: Exchange, ask: Ask, answer: Body) -> tuple[list[Answer], Any, float | None]:
@@ -194,7 +203,7 @@ def _redact(text: str, secrets: tuple[str, ...]) -> str:
 
 def _json(data: bytes) -> Any:
     try:
-        return json.loads(data) if data else None
+        return json.loads(data.decode("utf-8-sig")) if data else None  # of bytes, it would guess at UTF-16
     except (ValueError, RecursionError):
         return None
 

@@ -104,16 +104,32 @@ def _unsound(record: RunRecord, pair: Pair) -> list[Finding]:
 
 
 def _counted(record: RunRecord) -> list[Verdict]:
-    """Verdicts that count: an optional lane that was skipped does not worsen the run, nor do its pairs."""
+    """Verdicts that count. An optional lane that was skipped does not worsen the run, nor do its pairs. A lane
+    that is merely REPORTED does not either, where every check of it went into a pair that passed its rule."""
     excused = {
         name for name, lane in record.lanes.items() if lane.verdict is Verdict.SKIPPED and not lane.required
     }
-    verdicts = [lane.verdict for name, lane in record.lanes.items() if name not in excused]
+    gated = {
+        (str(spec[side]), str(spec["check"]))
+        for name, spec in record.pair_specs.items()
+        for side in ("baseline", "candidate")
+        if record.pairs[name].verdict is Verdict.PASS
+    }
+    verdicts = [
+        lane.verdict
+        for name, lane in record.lanes.items()
+        if name not in excused and not (lane.verdict is Verdict.REPORTED and _all_gated(lane, gated))
+    ]
     for name, result in record.pairs.items():
         spec = record.pair_specs[name]
         if not excused & {str(spec["baseline"]), str(spec["candidate"])}:
             verdicts.append(result.verdict)
     return verdicts
+
+
+def _all_gated(lane: LaneRecord, gated: set[tuple[str, str]]) -> bool:
+    reported = (check for check, result in lane.checks.items() if result.verdict is Verdict.REPORTED)
+    return bool(lane.checks) and all((lane.name, check) in gated for check in reported)
 
 
 def _broken(message: str, folder: Path) -> CheckResult:

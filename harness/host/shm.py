@@ -1,8 +1,8 @@
 """Shared memory that outlives its processes: /dev/shm and System V segments. Looked at, never deleted.
 
-Attribution is by evidence. A System V segment knows the pid that made it. A file in /dev/shm does not: a new
-one of our user's counts only if no living process that is not ours has it open or mapped, since other
-programs of the same user come and go meanwhile.
+Attribution is by evidence, since other programs of the same user come and go meanwhile. A System V segment
+knows the pid that made it. A file in /dev/shm does not: it is ours only if our processes were seen to have it
+open or mapped while they lived. What is new, of our user, and used by nobody, is told apart as unattributed.
 """
 
 import contextlib
@@ -40,29 +40,45 @@ def snapshot() -> ShmSnapshot:
     return frozenset([*map(_printable, files), *(segment.name for segment in _segments())])
 
 
-def leftovers(before: ShmSnapshot, pids: Collection[int]) -> list[str]:
-    """Names that are new since `before` and belong to `pids`, processes that have ended by now."""
-    return [*_left_segments(before, pids), *_left_files(before, pids)]
+@dataclass(frozen=True, slots=True)
+class Leftovers:
+    """Names that outlived a lane: surely its own, and those that may be somebody else's."""
+
+    ours: tuple[str, ...]
+    unattributed: tuple[str, ...]
 
 
-def _left_segments(before: ShmSnapshot, pids: Collection[int]) -> Iterator[str]:
+def used_by(pids: Collection[int]) -> frozenset[str]:
+    """Names in /dev/shm that these living processes have open or mapped now."""
+    return frozenset(_printable(path) for pid in pids for path in _used(pid))
+
+
+def leftovers(before: ShmSnapshot, pids: Collection[int], used: Collection[str]) -> Leftovers:
+    """What is new since `before`, now that `pids` have ended; `used` is what `used_by` told before."""
+    ours: list[str] = []
+    unattributed: list[str] = []
     for segment in _segments():
-        orphaned = segment.uid == os.getuid() and not segment.attached and proc.stat(segment.creator) is None
-        if segment.name not in before and (segment.creator in pids or orphaned):
-            yield segment.name
+        if segment.name in before:
+            continue
+        if segment.creator in pids:
+            ours.append(segment.name)
+        elif segment.uid == os.getuid() and not segment.attached and proc.stat(segment.creator) is None:
+            unattributed.append(segment.name)
+    for name in _new_files(before, pids):
+        (ours if name in used else unattributed).append(name)
+    return Leftovers(tuple(ours), tuple(unattributed))
 
 
-def _left_files(before: ShmSnapshot, pids: Collection[int]) -> list[str]:
+def _new_files(before: ShmSnapshot, pids: Collection[int]) -> list[str]:
+    """New files of our user that no living process outside `pids` has open or mapped."""
     new = {}
     for entry in _files():
         with contextlib.suppress(FileNotFoundError):
-            if (
-                _printable(entry.path) not in before
-                and entry.stat(follow_symlinks=False).st_uid == os.getuid()
-            ):
-                new[entry.path] = _printable(entry.path)
-    if new:
-        for path in _used_by_others(pids):
+            name = _printable(entry.path)
+            if name not in before and entry.stat(follow_symlinks=False).st_uid == os.getuid():
+                new[entry.path] = name
+    for pid in proc.pids() if new else ():
+        for path in _used(pid) if pid not in pids else ():
             new.pop(path, None)
     return sorted(new.values())
 
@@ -85,15 +101,11 @@ def _segments() -> list[_Segment]:
     return [_Segment(row["key"], row["shmid"], row["cpid"], row["nattch"], row["uid"]) for row in rows]
 
 
-def _used_by_others(pids: Collection[int]) -> Iterator[str]:
-    """Paths of the entries in /dev/shm that some living process outside `pids` has open or mapped, as far as
-    this user may look."""
+def _used(pid: int) -> Iterator[str]:
+    """Paths of the entries in /dev/shm that a process has open or mapped, as far as this user may look."""
     top = f"{FOLDER}/"
-    for pid in proc.pids():
-        if pid in pids:
-            continue
-        for path in proc.files_in_use(pid, top):
-            yield top + path.removeprefix(top).split("/")[0]
+    for path in proc.files_in_use(pid, top):
+        yield top + path.removeprefix(top).split("/")[0]
 
 
 def _printable(path: str) -> str:

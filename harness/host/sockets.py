@@ -90,9 +90,6 @@ def _binds(family: socket.AddressFamily, host: str, port: int, *, reuse: bool) -
             if reuse:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
-            if reuse:
-                # Two sockets may both bind with SO_REUSEADDR; only listening shows that another one does.
-                probe.listen(1)
     except OSError as error:
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
             return False

@@ -16,7 +16,8 @@ _CHAIN = re.compile(
 )
 _GROUP_MARGIN = " |+-"
 _MAX_OPEN = 64  # blocks that wait for an exception; one is left behind wherever a process dies while writing
-_CONTINUED = 4  # lines after an exception that may still belong to its message
+_CONTINUED = 6  # lines after an exception that may still belong to its message
+_NEARBY = 12  # lines after an exception in which another may be chained to it
 
 
 def is_header(message: str) -> bool:
@@ -85,7 +86,8 @@ class Tracebacks:
         if message[0].isspace() and self._continues(block, number, message):
             block.text = f"{block.text} {message.strip()}"
             return Part.CONTINUED, block
-        if not block.chained and not is_header(message):
+        # What is left is not its own; others may write in between, so that it ends by distance.
+        if not block.chained and number - block.exception_at > _NEARBY:
             del self.open[stream]
         return Part.OUTSIDE, None
 

@@ -352,6 +352,7 @@ def test_sound_requests(lane: Path) -> None:
     assert result.metrics["natural_stop_rate"] == 1.0
     assert result.metrics["requests"] == N
     assert result.metrics["failed_requests"] == 0
+    assert result.metrics["retried_requests"] == 0
     assert result.metrics["truncated"] == 0
     assert (result.metrics["prompt_tokens"], result.metrics["completion_tokens"]) == (100 * N, 10 * N)
 
@@ -374,6 +375,9 @@ def test_a_failed_request(lane: Path, fault: Line) -> None:
     edit_requests(lane, lambda lines: lines[4].update(fault))
     result = judged_lane(lane)
     assert places(result, Code.REQUEST_FAILED) == ["doc_id=4 requests.jsonl:5"]
+    assert codes(result) == {Code.REQUEST_FAILED}
+    why = str(fault.get("error") or fault.get("finish_reason") or "")
+    assert any(why in item.message for item in result.findings if item.code is Code.REQUEST_FAILED)
     assert result.metrics["failed_requests"] == 1
     assert result.verdict is Verdict.INVALID
 
@@ -388,6 +392,7 @@ def test_a_failure_hidden_by_a_retry(lane: Path) -> None:
     assert codes(result) == {Code.REQUEST_COUNT, Code.REQUEST_FAILED, Code.REQUEST_RETRIED}
     assert places(result, Code.REQUEST_RETRIED) == [f"doc_id=4 requests.jsonl:{N + 1}"]
     assert "hidden retries" in result.findings[0].message
+    assert result.metrics["retried_requests"] == 1
 
 
 def test_an_answer_from_a_cache(lane: Path) -> None:

@@ -23,7 +23,7 @@ from harness.errors import TargetError
 from harness.scenario.model import FlagValue
 
 MODEL = os.environ.get("HARNESS_LAB_MODEL", "")
-START_S = 300.0
+START_S = 600.0
 LONG_PROMPT = tuple(range(1000, 1260))
 CASES: dict[str, tuple[Engine, dict[str, FlagValue], dict[str, str], str]] = {
     "vllm": (

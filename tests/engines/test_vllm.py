@@ -47,10 +47,11 @@ def test_command() -> None:
 
 
 def test_ports() -> None:
-    assert VLLM.ports("normal", {}) == ("http", "rendezvous")
-    assert VLLM.ports("normal", {"--data-parallel-size": 1}) == ("http", "rendezvous")
+    assert VLLM.ports("normal", {}) == VLLM.ports("normal", {"--data-parallel-size": 1}) == ("http",)
+    assert "VLLM_PORT" not in VLLM.environment(launch())
     parallel: dict[str, FlagValue] = {"-dp": 2}
-    assert VLLM.ports("normal", parallel)[:3] == ("http", "rpc", "rendezvous")
+    names = VLLM.ports("normal", parallel)
+    assert names == ("http", "rpc", "base", "base_1", "base_2", "base_3", "base_4", "base_5")
     assert "--data-parallel-rpc-port 20301" in " ".join(VLLM.argv(launch(parallel)))
     assert VLLM.environment(launch(parallel))["VLLM_PORT"] == "20302"
 

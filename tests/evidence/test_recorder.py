@@ -530,6 +530,15 @@ class TestLife:
             assert post(recorder.base_url, COMPLETIONS, {"prompt": "a"})[0] == 200
         assert "ZeroDivisionError" in str(recorder.lost_evidence)
 
+    def test_proxy_that_dies_is_told_too(self, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        async def die(*_: object) -> None:
+            raise RuntimeError("planted")
+
+        monkeypatch.setattr("harness.evidence.recorder_proxy.Proxy.stop", die)
+        with Recorder("http://127.0.0.1:9", out) as recorder:
+            pass
+        assert "RuntimeError: planted" in str(recorder.lost_evidence)
+
     def test_evidence_is_never_overwritten(self, out: Path) -> None:
         out.write_text("earlier\n")
         with pytest.raises(HarnessError, match="earlier recording"), Recorder("http://127.0.0.1:9", out):

@@ -83,6 +83,13 @@ def test_several_choices_to_each_prompt() -> None:
     assert answers[1] == Answer(2, "t2", "stop")
 
 
+def test_absurd_number_of_choices_costs_nothing() -> None:
+    ask = completions("a", "b", n=10**12)
+    answers, _ = read_answers(ask, {"choices": [{"index": 10**12, "text": "x", **STOP}]})
+    assert [answer.choices for answer in answers] == [0, 1]
+    assert "choices for this prompt are missing" in str(answers[1].error)
+
+
 @pytest.mark.parametrize(
     "choices",
     [

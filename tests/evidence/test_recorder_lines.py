@@ -80,6 +80,21 @@ def test_odd_json_is_still_read_and_stays_strict(answer: bytes) -> None:
     assert raw["response"] is not None
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32-be", "utf-8-sig"])
+def test_other_encodings_stay_strict(encoding: str) -> None:
+    body = '{"prompt": "a"}'.encode(encoding)
+    lines, raw = written(exchange(body, body))
+    assert raw["response"] is not None
+    assert lines[0]["error"] is not None
+
+
+def test_secret_that_is_a_word_of_the_line_spoils_nothing() -> None:
+    made = exchange(b'{"prompt": "a response"}', b'{"error": "response"}')
+    made.secrets = ("response",)
+    _, raw = written(made)
+    assert raw["response"] == {"error": "[redacted]"}
+
+
 def test_json_on_one_line_is_kept_to_the_byte() -> None:
     answer = b'{"choices": [ ], "x": 1.10, "x": 2e0}'
     made = exchange(b'{"prompt": "a"}', answer)

@@ -79,6 +79,12 @@ def orphan(port: str, *traits: str) -> None:
         sleep()
 
 
+def bare_orphan() -> None:
+    """A child without our environment that outlives its parent, in the session it was born in."""
+    if os.fork() == 0:
+        os.execve(sys.executable, [sys.executable, __file__, "plain"], {})
+
+
 def hold(port: str, writing: str) -> None:
     with listen(port):
         os.write(int(writing), str(os.getpid()).encode())

@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.host.logs import LINE_LIMIT, LogLine, LogTail, clean, lines, tail
@@ -122,6 +122,7 @@ def test_a_replaced_file_is_read_anew(log: Path, tmp_path: Path) -> None:
     assert reader.read() == [(1, "first of the new file, which is longer than the old one")]
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.sampled_from([b"a", b"\r", b"\n", b"\xc3", b"\xa4", b"\0", b"\x1b[1m"]), max_size=40),
     st.randoms(),

@@ -154,6 +154,27 @@ def test_an_orphan_that_wiped_its_environment_is_known_by_its_former_parent(star
     assert still_bound([port]) == []
 
 
+def test_an_orphan_that_wiped_its_environment_is_known_by_its_session(start: Start) -> None:
+    server = start("bare_orphan")
+    wait_for(lambda: server.poll() is not None, "the parent ends")
+    members = server.members()
+    assert len(members) == 1
+    assert proc.mark_of(members[0].pid) is None
+    assert server.stop(1).leaked == ()
+    assert not alive(members[0].pid)
+
+
+def test_the_pid_stays_taken_until_the_stop(start: Start) -> None:
+    """Its number is the session's: in use again, it would make a stranger's processes ours."""
+    server = start("fails", 0, ready=False)
+    wait_for(lambda: server.poll() is not None, "the end")
+    process = proc.stat(server.pid)
+    assert process is not None
+    assert process.state == "Z"
+    server.stop(1)
+    assert proc.stat(server.pid) is None
+
+
 def test_a_subreaper_leaves_no_zombies(tmp_path: Path) -> None:
     """In a process of its own, since the role cannot be laid down again."""
     program = f"""

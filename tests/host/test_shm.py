@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.host import shm
-from harness.host.shm import leftovers, snapshot
+from harness.host.shm import Leftovers, leftovers, snapshot, used_by
 
 pytestmark = pytest.mark.process
 _IPC_PRIVATE, _IPC_CREAT, _IPC_RMID = 0, 0o1000, 0
@@ -39,39 +39,45 @@ def segment_of_a_dead_process() -> tuple[int, int]:
         return int(maker.stdout.read()), maker.pid
 
 
-def test_a_file_left_behind_is_reported_and_not_deleted(file: Path) -> None:
+def test_a_file_that_ours_used_is_reported_and_not_deleted(file: Path) -> None:
     before = snapshot()
-    assert str(file) not in before
     file.write_bytes(b"x" * 4096)
     assert str(file) in snapshot()
-    assert str(file) in leftovers(before, {999_999})
-    assert str(file) not in leftovers(snapshot(), {999_999})
+    assert str(file) in leftovers(before, {999_999}, {str(file)}).ours
+    assert leftovers(snapshot(), {999_999}, {str(file)}).ours == ()
     assert file.exists()
 
 
-def test_a_file_in_use_by_a_living_process_is_not_ours(file: Path) -> None:
+def test_a_file_that_appears_meanwhile_is_not_blamed_on_us(file: Path) -> None:
+    before = snapshot()
+    file.write_bytes(b"x")
+    found = leftovers(before, {999_999}, set())
+    assert str(file) not in found.ours
+    assert str(file) in found.unattributed
+
+
+def test_use_is_seen_while_the_process_lives(file: Path) -> None:
     before = snapshot()
     file.write_bytes(b"x" * 4096)
-    other = subprocess.Popen(
+    user = subprocess.Popen(
         [sys.executable, "-c", MAP_FILE, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     try:
-        assert other.stdout is not None
-        other.stdout.readline()
-        assert str(file) not in leftovers(before, set()), "mapped only, the descriptor is closed"
-        assert str(file) in leftovers(before, {other.pid}), "ours still has it"
+        assert user.stdout is not None
+        user.stdout.readline()
+        used = used_by({user.pid})
+        assert str(file) in used, "mapped only, the descriptor is closed"
+        assert str(file) not in str(leftovers(before, set(), set())), "a living stranger uses it"
     finally:
-        other.communicate(b"\n")
-    assert str(file) in leftovers(before, {other.pid})
-    with file.open("rb"):
-        assert str(file) not in leftovers(before, {other.pid}), "open here"
+        user.communicate(b"\n")
+    assert str(file) in leftovers(before, {user.pid}, used).ours
 
 
 def test_a_file_of_another_user_is_not_ours(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = snapshot()
     file.write_bytes(b"x")
     monkeypatch.setattr(os, "getuid", lambda: 123_456)
-    assert str(file) not in leftovers(before, {1})
+    assert str(file) not in str(leftovers(before, {1}, set()))
 
 
 def test_an_odd_name_can_be_printed() -> None:
@@ -80,7 +86,7 @@ def test_an_odd_name_can_be_printed() -> None:
     try:
         with open(path, "wb"):  # noqa: PTH123 - a name in bytes
             pass
-        found = [name for name in leftovers(before, {1}) if "\\xff" in name]
+        found = [name for name in leftovers(before, {1}, set()).unattributed if "\\xff" in name]
         assert len(found) == 1
         found[0].encode()
     finally:
@@ -91,13 +97,11 @@ def test_a_segment_of_an_ended_process() -> None:
     before = snapshot()
     shmid, creator = segment_of_a_dead_process()
     try:
-        found = [name for name in leftovers(before, {creator}) if f"segment {shmid} " in name]
+        found = [name for name in leftovers(before, {creator}, set()).ours if f"segment {shmid} " in name]
         assert len(found) == 1
         assert f"by pid {creator}" in found[0]
-        assert found == [name for name in leftovers(before, {1}) if f"segment {shmid} " in name], (
-            "a worker that was never seen: its creator is dead and nobody is attached"
-        )
-        assert leftovers(snapshot(), {creator}) == []
+        assert found[0] in leftovers(before, {1}, set()).unattributed, "its creator was never seen"
+        assert leftovers(snapshot(), {creator}, set()).ours == ()
     finally:
         assert LIBC.shmctl(shmid, _IPC_RMID, None) == 0
 
@@ -108,7 +112,7 @@ def test_a_segment_of_a_living_stranger_is_not_ours() -> None:
     assert shmid >= 0
     try:
         assert f"segment {shmid} " in str(snapshot())
-        assert f"segment {shmid} " not in str(leftovers(before, {999_999}))
+        assert f"segment {shmid} " not in str(leftovers(before, {999_999}, set()))
     finally:
         LIBC.shmctl(shmid, _IPC_RMID, None)
 
@@ -117,4 +121,4 @@ def test_a_machine_without_shared_memory(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setattr(shm, "FOLDER", tmp_path / "none")
     monkeypatch.setattr(shm, "_SYSV", tmp_path / "none")
     assert snapshot() == frozenset()
-    assert leftovers(frozenset(), {1}) == []
+    assert leftovers(frozenset(), {1}, set()) == Leftovers((), ())

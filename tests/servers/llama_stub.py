@@ -133,7 +133,9 @@ def _after_ready(faults: Faults, log: Log) -> None:
         what = "allocating 1024.00 MiB on device 0: cudaMalloc failed: out of memory"
         log.line("ggml_backend_cuda_buffer_type_alloc_buffer", what, level="E")
     if "shm-leak" in faults:
-        Path(f"/dev/shm/llama_stub_{os.getpid()}").write_bytes(b"left behind")
+        leak = Path(f"/dev/shm/llama_stub_{os.getpid()}")
+        leak.write_bytes(b"left behind")
+        os.open(leak, os.O_RDWR)  # held until the process ends, as a real server holds its segments
     if "chatty" in faults:
         _chat(log)
 

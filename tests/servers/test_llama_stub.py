@@ -347,6 +347,9 @@ class TestFaultsOfLife:
         leaked = Path(f"/dev/shm/llama_stub_{stub.process.pid}")
         try:
             wait_for(leaked.exists)
+            wait_for(
+                lambda: str(leaked) in map(os.path.realpath, Path(f"/proc/{stub.process.pid}/fd").iterdir())
+            )
             stub.process.terminate()
             stub.process.wait(10)
             assert leaked.exists()

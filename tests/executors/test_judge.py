@@ -1,0 +1,189 @@
+"""Judging from files alone: nothing here starts a process or opens a socket."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.codes import Code
+from harness.evidence.files import write_json
+from harness.evidence.fingerprint import write_fingerprint
+from harness.evidence.record import LaneRecord, RunRecord
+from harness.evidence.run_dir import RunDir
+from harness.executors.judge import judge_run
+from harness.findings import Finding
+from harness.verdict import Verdict
+from tests.accuracy import builders
+
+DOCS = 24
+KEYS = {"engine": "llamacpp", "flags.--cache-type-k": "bf16"}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    return RunDir.create(tmp_path, "test")
+
+
+def _lane(
+    run: RunDir, name: str, *, wrong: set[int] | None = None, keys: dict[str, Any] | None = None
+) -> LaneRecord:
+    folder = builders.write_lane(run.lane(name), builders.problems(DOCS), wrong=wrong or set())
+    check = folder / "gsm8k"
+    write_json(check / "dataset.json", {"name": "x", "docs": DOCS, "sha256": {}, "questions": []})
+    write_json(check / "evaluator.json", {"argv": [], "exit_code": 0})
+    write_fingerprint(folder, KEYS | (keys or {}))
+    return LaneRecord(name=name, status="done", check_params={"gsm8k": {"dataset": "x"}})
+
+
+def _record(*lanes: LaneRecord, pair: dict[str, Any] | None = None, **more: Any) -> RunRecord:
+    specs = (
+        {"p": {"name": "p", "baseline": "a", "candidate": "b", "check": "gsm8k"} | pair}
+        if pair is not None
+        else {}
+    )
+    base: dict[str, Any] = {
+        "run_id": "r",
+        "scenario": "s",
+        "harness_version": "0",
+        "command": [],
+        "started_at": "now",
+        "lanes": {lane.name: lane for lane in lanes},
+        "pair_specs": specs,
+    }
+    return RunRecord(**(base | more))
+
+
+def _codes(findings: list[Finding]) -> set[Code]:
+    return {finding.code for finding in findings}
+
+
+def test_sound_lane_is_reported_never_passed(run: RunDir) -> None:
+    record = _record(_lane(run, "a"))
+    judge_run(run, record)
+    assert record.lanes["a"].verdict is Verdict.REPORTED, record.lanes["a"].checks
+    assert record.exit_code == 0
+
+
+def test_a_gate_wants_more_than_a_report(run: RunDir) -> None:
+    record = _record(_lane(run, "a"), require_gate=True)
+    judge_run(run, record)
+    assert record.exit_code == 3
+
+
+def test_equal_lanes_pass_a_wide_margin(run: RunDir) -> None:
+    record = _record(_lane(run, "a"), _lane(run, "b"), pair={"max_drop_pp": 20.0})
+    judge_run(run, record)
+    assert record.pairs["p"].verdict is Verdict.PASS, record.pairs["p"]
+    assert record.verdict is Verdict.PASS, "both lanes went into a pair that passed its stated rule"
+
+
+def test_a_lane_outside_the_passing_pair_still_only_reports(run: RunDir) -> None:
+    lanes = (_lane(run, "a"), _lane(run, "b"), _lane(run, "c"))
+    record = _record(*lanes, pair={"max_drop_pp": 20.0}, require_gate=True)
+    judge_run(run, record)
+    assert record.pairs["p"].verdict is Verdict.PASS
+    assert record.verdict is Verdict.REPORTED
+    assert record.exit_code == 3
+
+
+def test_a_gate_can_be_passed(run: RunDir) -> None:
+    record = _record(_lane(run, "a"), _lane(run, "b"), pair={"max_drop_pp": 20.0}, require_gate=True)
+    judge_run(run, record)
+    assert record.exit_code == 0
+
+
+def test_equal_lanes_are_inconclusive_at_a_margin_too_narrow_for_the_evidence(run: RunDir) -> None:
+    record = _record(_lane(run, "a"), _lane(run, "b", wrong={1}), pair={"max_drop_pp": 1.0})
+    judge_run(run, record)
+    assert record.pairs["p"].verdict is Verdict.INCONCLUSIVE
+    assert record.exit_code == 3
+
+
+def test_undeclared_difference_is_invalid(run: RunDir) -> None:
+    record = _record(_lane(run, "a"), _lane(run, "b", keys={"flags.--cache-type-k": "q8_0"}), pair={})
+    judge_run(run, record)
+    assert Code.PARITY in _codes(record.pairs["p"].findings)
+    assert record.exit_code == 5
+
+
+def test_declared_difference_is_not(run: RunDir) -> None:
+    lanes = (_lane(run, "a"), _lane(run, "b", keys={"flags.--cache-type-k": "q8_0"}))
+    record = _record(*lanes, pair={"may_differ": ["flags.--cache-type-*"]})
+    judge_run(run, record)
+    assert record.pairs["p"].verdict is Verdict.REPORTED
+
+
+def test_setting_that_only_one_side_has_is_a_difference(run: RunDir) -> None:
+    record = _record(_lane(run, "a"), _lane(run, "b", keys={"config.added_last_week": 1}), pair={})
+    judge_run(run, record)
+    assert Code.PARITY in _codes(record.pairs["p"].findings)
+
+
+def test_lane_that_failed_cannot_carry_a_pair(run: RunDir) -> None:
+    broken = _lane(run, "b")
+    broken.status = "failed"
+    broken.findings.append(Finding(code=Code.SERVER_DIED, message="gone"))
+    record = _record(_lane(run, "a"), broken, pair={"max_drop_pp": 20.0})
+    judge_run(run, record)
+    assert record.pairs["p"].verdict is Verdict.INVALID
+    assert record.verdict is Verdict.FAIL
+
+
+def test_missing_fingerprint_is_missing_evidence(run: RunDir) -> None:
+    record = _record(_lane(run, "a"), _lane(run, "b"), pair={"max_drop_pp": 20.0})
+    (run.lane("b") / "fingerprint.json").unlink()
+    judge_run(run, record)
+    assert record.pairs["p"].verdict is Verdict.INVALID
+    assert Code.EVIDENCE_MISSING in _codes(record.pairs["p"].findings)
+
+
+def test_evaluator_exit_code_counts_even_with_full_samples(run: RunDir) -> None:
+    record = _record(_lane(run, "a"))
+    write_json(run.check("a", "gsm8k") / "evaluator.json", {"argv": [], "exit_code": 1})
+    judge_run(run, record)
+    assert record.lanes["a"].verdict is Verdict.INVALID
+
+
+@pytest.mark.parametrize("name", ["dataset.json", "evaluator.json"])
+def test_lost_or_broken_evidence_is_invalid_not_a_crash(run: RunDir, name: str) -> None:
+    record = _record(_lane(run, "a"))
+    (run.check("a", "gsm8k") / name).write_text("{", encoding="utf-8")
+    judge_run(run, record)
+    assert Code.EVIDENCE_MISSING in _codes(record.lanes["a"].checks["gsm8k"].findings)
+    assert record.exit_code == 5
+
+
+def test_lane_never_run_is_skipped_and_not_a_success(run: RunDir) -> None:
+    lane = LaneRecord(name="a", check_params={"gsm8k": {"dataset": "x"}})
+    record = _record(lane)
+    judge_run(run, record)
+    assert record.verdict is Verdict.SKIPPED
+    assert record.exit_code == 3
+
+
+def test_optional_lane_that_was_skipped_does_not_worsen_the_run(run: RunDir) -> None:
+    skipped = LaneRecord(name="b", required=False, status="done", check_params={"gsm8k": {"dataset": "x"}})
+    skipped.findings.append(Finding(code=Code.NOT_RUN, message="needs Hopper"))
+    record = _record(_lane(run, "a"), skipped, pair={})
+    judge_run(run, record)
+    assert record.pairs["p"].verdict is Verdict.SKIPPED
+    assert record.verdict is Verdict.REPORTED
+
+
+def test_judging_again_changes_nothing(run: RunDir) -> None:
+    record = _record(_lane(run, "a"), _lane(run, "b", wrong={1, 2}), pair={"max_drop_pp": 1.0})
+    judge_run(run, record)
+    first = record.model_dump_json()
+    judge_run(run, record)
+    assert record.model_dump_json() == first
+    assert json.loads(first)["pairs"]["p"]["filters"]["strict-match"]["n"] == DOCS
+
+
+def test_record_of_another_harness_is_told_not_crashed(run: RunDir) -> None:
+    lane = _lane(run, "a")
+    lane.check_params = {"gsm8k": {"dataset": "x", "unknown_parameter": 1}}
+    record = _record(lane)
+    judge_run(run, record)
+    assert record.lanes["a"].verdict is Verdict.INFRA
+    assert Code.HARNESS_BUG in _codes(record.lanes["a"].checks["gsm8k"].findings)
