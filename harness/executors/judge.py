@@ -47,7 +47,7 @@ def _guarded_check(run: RunDir, lane: LaneRecord, name: str, given: dict[str, ob
         result = planned.check.judge(planned.params, folder)
     except ConfigError as error:
         result = _broken(f"this record's parameters do not fit this harness: {error}", folder)
-    except Exception:  # noqa: BLE001 - a judge that crashes must not lose the run: it is a finding with a traceback
+    except Exception:  # noqa: BLE001 - a judge that crashes must not lose the run: it becomes a finding
         result = _broken(f"the judge of `{name}` crashed:\n{traceback.format_exc(limit=5)}", folder)
     findings = collected + result.findings
     return result.model_copy(update={"findings": findings, "verdict": verdict_of(findings, result.verdict)})

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from harness.checks.base import CheckContext
@@ -18,6 +19,7 @@ from harness.evidence.record import LaneRecord
 from harness.evidence.run_dir import RunDir
 from harness.executors.plan import PlannedCheck, PlannedLane, at_run
 from harness.findings import Code, Finding
+from harness.host.cpus import cores as cpu_cores
 from harness.host.cpus import lease_cpus
 from harness.host.guard import Guard
 from harness.host.ports import PortBook
@@ -101,21 +103,37 @@ def _run(
 
 
 def _lease(planned: PlannedLane, shop: Workshop, stack: contextlib.ExitStack) -> list[tuple[Engine, Launch]]:
-    """Ports and CPUs of every server, held until the stack unwinds."""
+    """Ports and cores of every server, held until the stack unwinds.
+
+    The lane's cores are leased in one go and then dealt out: two lanes that take them server by server could
+    each hold half and wait for the other for ever.
+    """
     names = [f"{server.spec.role}.{name}" for server in planned.servers for name in server.port_names]
     lease = stack.enter_context(shop.ports.lease(names))
+    wanted = sum(server.spec.cpus or 0 for server in planned.servers)
+    cores = stack.enter_context(lease_cpus(wanted or None, CPU_WAIT_S))
+    if cores.note:
+        shop.watcher.note(planned.lane.name, cores.note)
+    held = [group for group in cpu_cores().values() if set(group) <= set(cores.cpus)]
+    shares = _deal(held, [server.spec.cpus or 0 for server in planned.servers])
+    folder = shop.run.lane(planned.lane.name)
     launches: list[tuple[Engine, Launch]] = []
-    for server in planned.servers:
-        cpus: tuple[int, ...] = ()
-        if server.spec.cpus:
-            cores = stack.enter_context(lease_cpus(server.spec.cpus, CPU_WAIT_S))
-            cpus = cores.cpus
-            if cores.note:
-                shop.watcher.note(planned.lane.name, cores.note)
+    for server, cpus in zip(planned.servers, shares, strict=True):
         ports = {name: lease.ports[f"{server.spec.role}.{name}"] for name in server.port_names}
-        folder = shop.run.lane(planned.lane.name)
         launches.append((server.engine, at_run(server, ports=ports, cpus=cpus, folder=folder)))
     return launches
+
+
+def _deal(cores: list[tuple[int, ...]], wanted: list[int]) -> list[tuple[int, ...]]:
+    """CPU numbers of each server's whole cores, in order. Where the machine has fewer, the servers share all
+    of them."""
+    if len(cores) < sum(wanted):
+        return [tuple(sorted(chain(*cores))) if count else () for count in wanted]
+    shares, start = [], 0
+    for count in wanted:
+        shares.append(tuple(sorted(chain(*cores[start : start + count]))))
+        start += count
+    return shares
 
 
 def _assert_expected(planned: PlannedLane, up: Deployment) -> None:
@@ -188,6 +206,7 @@ class _Runner:
         self, argv: Sequence[str], env: Mapping[str, str], log: Path, tick: Callable[[], None]
     ) -> int:
         marker = f"{self.shop.run.run_id}:{self.lane}:evaluator"
+        self.shop.guard.watch(marker)
         process = ManagedProcess.start(
             list(argv), env={**os.environ, **env}, cwd=log.parent, log=log, marker=marker, name="evaluator"
         )
