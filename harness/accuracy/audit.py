@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 from harness.accuracy import scoring
 from harness.accuracy.integrity import Earned, check_samples, check_unity, rescored, sha256
 from harness.accuracy.listing import listed
-from harness.accuracy.requests import AskedDocument, check_requests, load_requests, metrics_of
+from harness.accuracy.requests import AskedDocument, check_requests, failures, load_requests, metrics_of
 from harness.accuracy.samples import METRIC, Sample, SampleSet
 from harness.evidence.record import CheckResult
 from harness.findings import Code, Finding, verdict_of
@@ -42,8 +42,13 @@ def audit(
     recorder's file; without it nothing is known of retries, failures, cut answers or tokens.
     """
     if not samples.samples:
-        findings = list(samples.findings)
-        return CheckResult(verdict=verdict_of(findings, Verdict.INVALID), findings=listed(findings))
+        lines, unreadable = load_requests(requests) if requests is not None else ([], [])
+        findings = [*samples.findings, *unreadable, *failures(lines)]
+        return CheckResult(
+            verdict=verdict_of(findings, Verdict.INVALID),
+            findings=listed(findings),
+            metrics=metrics_of(lines) if lines else {},
+        )
     documents = _documents(samples)
     scored = [(sample, rescored(sample)) for sample in samples.samples]
     points = _points(scored)

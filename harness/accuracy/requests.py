@@ -79,6 +79,12 @@ def check_requests(requests: Iterable[Request], documents: Iterable[AskedDocumen
     yield from _answers(requests, documents)
 
 
+def failures(requests: Iterable[Request]) -> Iterator[Finding]:
+    """What went wrong with single requests, where there are no samples to hold them against."""
+    for request in requests:
+        yield from _one(request, request.where)
+
+
 def metrics_of(requests: Iterable[Request]) -> dict[str, float | int | str | None]:
     """Counts over all lines; the natural-stop rate is over answered ones."""
     requests = list(requests)

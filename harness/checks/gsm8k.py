@@ -36,6 +36,9 @@ class Gsm8kParams(Frozen):
     max_retries: int = Field(3, ge=1, description="attempts per request; a retry is found and makes INVALID")
     eos_string: str | None = Field("<|endoftext|>", description="extra stop string")
     timeout_s: float = Field(600, gt=0, description="of one request")
+    stall_s: float = Field(
+        300, gt=0, description="no request answered for so long while some are waiting: STALLED"
+    )
     limit: int | None = Field(None, ge=1, description="only the first N documents: always INVALID")
     min_natural_stop: float | None = Field(
         None, ge=0, le=1, description="least share of answers that must stop by themselves"
@@ -87,7 +90,7 @@ class Gsm8k:
                 served_name=context.served_name,
                 folder=context.folder,
             )
-            watch = _Watch(recorder, context, params.limit or manifest.docs, 1.5 * params.timeout_s)
+            watch = _Watch(recorder, context, params.limit or manifest.docs, params.stall_s)
             log = context.folder.parent / "eval.log"
             code = context.run_command(argv, lm_eval.ENVIRONMENT, log, watch)
             watch()
@@ -153,11 +156,11 @@ class _Watch:
         done = counts.finished + counts.failed
         self._context.progress(done, self._total)
         now = time.monotonic()
-        if done != self._last[0] or counts.seen == done:
-            self._last = (done, now)
+        if counts.finished != self._last[0] or counts.seen == done:
+            self._last = (counts.finished, now)
         elif now - self._last[1] > self._patience_s:
             raise TargetError(
-                f"no request finished for {self._patience_s:.0f} s while {counts.seen - done} are waiting",
+                f"no request was answered for {self._patience_s:.0f} s, {counts.seen - done} are waiting",
                 cause="the server's scheduler or engine loop hangs while its HTTP side is alive",
                 fix="look at the last lines of the server's log, and at the requests without an answer",
                 evidence=str(self._context.server_log),

@@ -104,8 +104,8 @@ def _unsound(record: RunRecord, pair: Pair) -> list[Finding]:
 
 
 def _counted(record: RunRecord) -> list[Verdict]:
-    """Verdicts that count. An optional lane that was skipped does not worsen the run, nor do its pairs. A lane
-    that is merely REPORTED does not either, where every check of it went into a pair that passed its rule."""
+    """Verdicts that count. An optional lane that was skipped does not worsen the run, nor do its pairs. A
+    lane that is merely REPORTED does not either, where every check of it went into a pair that passed."""
     excused = {
         name for name, lane in record.lanes.items() if lane.verdict is Verdict.SKIPPED and not lane.required
     }

@@ -56,7 +56,7 @@ def test_fault_ends_in_its_verdict(
         assert code in outcome.codes(), outcome.stdout
         assert code in outcome.stdout
     elif not fault:
-        assert outcome.codes() == set()
+        assert outcome.codes() - {"SHM_UNATTRIBUTED"} == set()  # other programs of this machine
 
 
 def test_bad_flag_starts_nothing_and_names_the_nearest(bench: Bench) -> None:
