@@ -12,6 +12,7 @@ from pathlib import Path
 
 from harness.engines.base import Launch
 from harness.evidence.record import ServerRecord
+from harness.host.hardware import cpu_model
 from harness.scenario.model import Lane, Scalar
 
 # Where a server runs, not how: these never count as differences.
@@ -28,7 +29,7 @@ def lane_fingerprint(
         "engine": lane.engine,
         "model.digest": model_digest(Path(launches[0].model_path)),
         "host.machine": platform.machine(),
-        "host.cpu": _cpu_model(),
+        "host.cpu": cpu_model(),
     }
     for launch, record in zip(launches, records, strict=True):
         front = "" if len(launches) == 1 else f"{launch.role}."
@@ -69,11 +70,3 @@ def model_digest(path: Path) -> str:
                 handle.seek(-EDGE_BYTES, 2)
                 digest.update(handle.read(EDGE_BYTES))
     return digest.hexdigest()
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return "unknown"
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")

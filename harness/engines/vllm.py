@@ -35,6 +35,7 @@ PACKAGE = PythonEngine(
     },
     fakes=("VLLM_MOE_ROUTING_SIMULATION_STRATEGY", "VLLM_TEST_FORCE_LOAD_FORMAT"),
 )
+SPECULATIVE = ("--speculative-config", "-sc")
 DATA_PARALLEL = ("--data-parallel-size", "-dp")
 DATA_PARALLEL_PORTS = 6  # five stores and a rendezvous, counted upwards from VLLM_PORT
 
@@ -66,6 +67,7 @@ LEFT_OUT = (
     "cache_config.kv_cache_max_concurrency",  # kv_tokens over max_length
     "compilation_config.*compilation_time",
     "compilation_config.traced_files",
+    "speculative_config.target_*",  # the served model's settings again
     "*_SHM_BUFFER_NAME",
 )
 SYSTEM = ("torch_version", "pip_packages", "nvidia_driver_version", "nvidia_gpu_models", "cudnn_version")
@@ -119,7 +121,11 @@ class Vllm:
         return {**environment, **launch.env}
 
     def problems(self, launch: Launch) -> list[str]:
-        return PACKAGE.problems(launch, self.environment(launch))
+        found = PACKAGE.problems(launch, self.environment(launch))
+        for flag, value in launch.flags.items():
+            if flag.startswith(SPECULATIVE) and "synthetic" in f"{flag} {value}":
+                found.append(f"{flag}: synthetic acceptance makes up what is to be measured; take it out")
+        return found
 
     def arguments(self, launch: Launch) -> ArgumentList:
         """What its command line accepts, and where that is known from. Raises ConfigError."""

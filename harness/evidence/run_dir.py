@@ -1,7 +1,6 @@
 """The directory of one run: who lies where, and how it is found again."""
 
 import contextlib
-import os
 import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -79,4 +78,4 @@ class RunDir:
         temporary = self.path.parent / f".latest-{self.path.name}"
         with contextlib.suppress(OSError):
             temporary.symlink_to(self.path.name, target_is_directory=True)
-            os.replace(temporary, link)
+            temporary.replace(link)

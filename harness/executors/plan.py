@@ -16,6 +16,7 @@ from harness.checks.base import Check
 from harness.engines import ENGINES
 from harness.engines.base import Engine, Launch
 from harness.errors import ConfigError
+from harness.executors import requirements
 from harness.host.ports import PortBook
 from harness.host.redact import redact_argv, redact_env
 from harness.scenario.model import Lane, Pair, Scenario, ServerSpec
@@ -71,6 +72,7 @@ def make_plan(scenario: Scenario, ports: PortBook) -> Plan:
     for lane in scenario.lanes.values():
         planned = _plan_lane(lane, ports)
         lanes.append(planned)
+        problems += (f"lane `{lane.name}`: {problem}" for problem in requirements.problems(lane.requires))
         if not planned.skip:
             problems += (f"lane `{lane.name}`: {problem}" for problem in _lane_problems(planned))
     return Plan(scenario=scenario, lanes=tuple(lanes), problems=tuple(dict.fromkeys(problems)))
@@ -182,7 +184,8 @@ def _plan_lane(lane: Lane, ports: PortBook) -> PlannedLane:
         )
         servers.append(PlannedServer(spec=spec, engine=engine, launch=launch, port_names=own))
     checks = tuple(parse_check(name, given) for name, given in lane.checks.items())
-    return PlannedLane(lane=lane, servers=tuple(servers), checks=checks, skip=_unavailable(lane))
+    skip = requirements.unmet(lane.requires, sum(spec.gpus for spec in lane.servers))
+    return PlannedLane(lane=lane, servers=tuple(servers), checks=checks, skip=skip)
 
 
 def _model_path(lane: Lane) -> str:
@@ -190,14 +193,6 @@ def _model_path(lane: Lane) -> str:
         return str(Path(lane.model.path).expanduser())
     name = str(lane.model.pull)
     return str(models.locate(name) or models.expected_path(name))
-
-
-def _unavailable(lane: Lane) -> str:
-    """GPU lanes need GPU leases, which this version does not have: said, never guessed."""
-    wanted = sum(spec.gpus for spec in lane.servers)
-    if wanted:
-        return f"needs {wanted} GPU(s); this version leases no GPUs yet"
-    return ""
 
 
 def _lane_problems(planned: PlannedLane) -> list[str]:

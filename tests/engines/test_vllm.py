@@ -96,6 +96,21 @@ def test_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(problems) == 6
 
 
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"--speculative-config": '{"method": "ngram", "rejection_sample_method": "synthetic"}'},
+        {"-sc.synthetic_acceptance_rates": "[1]"},
+    ],
+)
+def test_made_up_acceptance_is_refused(flags: dict[str, FlagValue]) -> None:
+    problems = VLLM.problems(launch(flags, python=sys.executable))
+    assert sum("synthetic acceptance" in problem for problem in problems) == 1
+    honest = VLLM.problems(launch({"--speculative-config": '{"method": "ngram"}'}, python=sys.executable))
+    assert not any("synthetic" in problem for problem in honest)
+
+
 def test_served_model() -> None:
     model = VLLM.served_model(Canned(v1__models=recorded("vllm-models.json")))
     assert (model.name, model.max_length, model.path) == ("smol", 2048, "/models/smollm2-135m")
