@@ -10,7 +10,8 @@ ROOT = Path(__file__).parents[1] / "harness"
 
 # A room may import rooms of a lower floor, and its own floor's only where listed.
 FLOORS = [
-    {"cli", "__main__"},
+    {"__main__"},
+    {"cli"},
     {"executors"},
     {"deploy", "triage"},
     {"checks"},

@@ -88,7 +88,7 @@ def triage(
 
 def doctor() -> None:
     """What this machine has, what is missing, and how to get it."""
-    from harness.report.doctor import render_doctor
+    from harness.cli.doctor import render_doctor
 
     text, sound = render_doctor()
     typer.echo(text, nl=False)

@@ -6,7 +6,12 @@ import traceback
 from pathlib import Path
 
 from harness.errors import ConfigError, HarnessError
-from harness.evidence.fingerprint import parity_findings, read_fingerprint
+from harness.evidence.fingerprint import (
+    Fingerprint,
+    idle_exemptions,
+    parity_findings,
+    read_fingerprint,
+)
 from harness.evidence.record import CheckResult, LaneRecord, PairResult, RunRecord
 from harness.evidence.run_dir import RunDir
 from harness.executors.plan import parse_check
@@ -77,9 +82,11 @@ def _pair(run: RunDir, record: RunRecord, pair: Pair) -> PairResult:
     findings = _unsound(record, pair)
     if any(not run.check(name, pair.check).is_dir() for name in (pair.baseline, pair.candidate)):
         return PairResult(verdict=verdict_of(findings, Verdict.SKIPPED), findings=findings)
-    findings += parity_findings(
-        read_fingerprint(run.lane(pair.baseline)), read_fingerprint(run.lane(pair.candidate)), pair.may_differ
-    )
+    keys = [read_fingerprint(run.lane(name)) for name in (pair.baseline, pair.candidate)]
+    findings += parity_findings(keys[0], keys[1], pair.may_differ)
+    findings += _idle(keys[0], keys[1], pair)
+    if verdict_of(findings, Verdict.PASS) is Verdict.INVALID:  # a margin is judged on sound evidence only
+        pair = pair.model_copy(update={"max_drop_pp": None})
     result = planned.check.pair(
         planned.params,
         pair,
@@ -100,6 +107,17 @@ def _unsound(record: RunRecord, pair: Pair) -> list[Finding]:
         )
         for name in (pair.baseline, pair.candidate)
         if record.lanes[name].verdict.rank > Verdict.INCONCLUSIVE.rank
+    ]
+
+
+def _idle(baseline: Fingerprint, candidate: Fingerprint, pair: Pair) -> list[Finding]:
+    """Exemptions that exempted nothing: misspelt, or the pair is not what it claims to be."""
+    idle = idle_exemptions(baseline, candidate, pair.may_differ)
+    reasons = [(entry, "no setting has this name") for entry in idle.unmatched]
+    reasons += [(entry, "it is equal on both sides") for entry in idle.equal]
+    return [
+        Finding(code=Code.IDLE_EXEMPTION, message=f"may_differ names {entry}, but {reason}", where=pair.name)
+        for entry, reason in reasons
     ]
 
 

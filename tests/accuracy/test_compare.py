@@ -125,6 +125,41 @@ def test_a_model_path_counts_by_its_name(a: Path, b: Path) -> None:
     assert places(result, Code.PARITY) == ["config.model_args.model", "model_name"]
 
 
+def test_the_owner_of_a_data_set_is_no_place(a: Path, b: Path) -> None:
+    edit_results(a, lambda r: config(r).update(dataset_path="openai/gsm8k"))
+    edit_results(b, lambda r: config(r).update(dataset_path="somebody/gsm8k"))
+    assert places(compare(a, b), Code.PARITY) == ["configs.dataset_path"]
+
+
+def test_a_model_argument_is_told_once(a: Path, b: Path) -> None:
+    """The evaluator copies the model's arguments into the task's metadata."""
+
+    def change(results: Line) -> None:
+        for place in (results["config"]["model_args"], config(results)["metadata"]):
+            place["num_concurrent"] = 99
+
+    edit_results(b, change)
+    assert places(compare(a, b), Code.PARITY) == ["config.model_args.num_concurrent"]
+    edit_results(b, lambda r: config(r)["metadata"].update(version=4.0))
+    assert "configs.metadata.version" in places(compare(a, b), Code.PARITY)
+
+
+@pytest.mark.parametrize("odd", [None, [], 3, ""])
+def test_odd_results_differ_and_do_not_raise(a: Path, b: Path, odd: object) -> None:
+    for key in ("model_args", "limit"):
+        edit_results(b, lambda r, key=key: r["config"].update({key: odd}))  # type: ignore[misc]
+        assert compare(a, b).verdict is Verdict.INVALID
+    edit_results(b, lambda r: r.update(config=odd, configs=odd, versions=odd, results=odd))
+    assert compare(a, b).verdict is Verdict.INVALID
+
+
+def test_a_broken_results_file_is_one_fault(a: Path, b: Path) -> None:
+    results_file(b).write_bytes(b"{")
+    result = compare(a, b)
+    assert codes(result) == {Code.SAMPLES_UNREADABLE, Code.PARITY_UNKNOWN}
+    assert result.verdict is Verdict.INVALID
+
+
 def test_model_args_as_text_are_those_as_an_object(a: Path, b: Path) -> None:
     def as_text(results: Line) -> None:
         args = results["config"]["model_args"]
@@ -299,6 +334,17 @@ def test_a_declaration_exempts_nothing_else(tmp_path: Path) -> None:
     baseline, candidate = lanes(tmp_path, version="1.1")
     declare(tmp_path, "flags.--kv-cache-dtype")
     assert places(compare(baseline, candidate), Code.PARITY) == ["version"]
+
+
+@pytest.mark.parametrize("other", [{"baseline": "q8"}, {"check": "cache-boundary"}])
+def test_a_declaration_for_others_exempts_nothing(tmp_path: Path, other: dict[str, str]) -> None:
+    sides = lanes(tmp_path)
+    declare(tmp_path, "flags.--kv-cache-dtype")
+    path = tmp_path / "run" / "run.json"
+    record = json.loads(path.read_bytes())
+    record["pair_specs"]["kv"].update(other)
+    path.write_text(json.dumps(record), encoding="utf-8")
+    assert places(compare(*sides), Code.PARITY) == ["flags.--kv-cache-dtype"]
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"pair_specs": 3}'])

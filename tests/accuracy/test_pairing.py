@@ -111,7 +111,8 @@ def test_a_prompt_that_differs_by_one_byte(tmp_path: Path, folder: Path) -> None
     assert [(item.code, item.where) for item in result.findings] == [
         (Code.INPUT_MISMATCH, "doc_id=4 filter=strict-match")
     ]
-    assert "at character" in result.findings[0].message
+    length = len(load_samples(folder).samples[4].prompt)
+    assert f"at character {length}, '' against ' '" in result.findings[0].message
     assert result.verdict is Verdict.INVALID
 
 
@@ -127,6 +128,7 @@ def test_a_target_that_differs(tmp_path: Path, folder: Path) -> None:
     edit_samples(other, lambda lines: lines[4].update(target="#### 5"))
     result, _ = pair_samples(load_samples(folder), load_samples(other))
     assert codes(result) == {Code.TARGET_MISMATCH}
+    assert "at character 0, 'He has" in result.findings[0].message
 
 
 def test_documents_on_one_side_only(tmp_path: Path, folder: Path) -> None:

@@ -53,6 +53,11 @@ def test_equal_fingerprints_have_no_difference() -> None:
     assert diff({"a": float("nan"), "b": 1}, {"a": float("nan"), "b": 1.0}) == []
 
 
+def test_nan_is_no_number() -> None:
+    assert len(diff({"a": float("nan")}, {"a": 1.0})) == 1
+    assert len(diff({"a": 1.0}, {"a": float("nan")})) == 1
+
+
 def test_differences_are_sorted_and_name_both_values() -> None:
     other = {**BASE, "flags.--tp": 8, "engine": "sglang"}
     assert diff(BASE, other) == [

@@ -130,6 +130,21 @@ def test_lane_that_failed_cannot_carry_a_pair(run: RunDir) -> None:
     assert record.verdict is Verdict.FAIL
 
 
+def test_margin_is_not_judged_on_unsound_evidence(run: RunDir) -> None:
+    worse = _lane(run, "b", wrong=set(range(DOCS)), keys={"flags.--tp": 8})
+    record = _record(_lane(run, "a"), worse, pair={"max_drop_pp": 1.0})
+    judge_run(run, record)
+    assert record.pairs["p"].verdict is Verdict.INVALID
+    assert Code.MARGIN_EXCEEDED not in _codes(record.pairs["p"].findings)
+
+
+def test_exemption_that_exempts_nothing_is_noted(run: RunDir) -> None:
+    record = _record(_lane(run, "a"), _lane(run, "b"), pair={"may_differ": ["flags.--no-such", "engine"]})
+    judge_run(run, record)
+    notes = [f.message for f in record.pairs["p"].findings if f.code is Code.IDLE_EXEMPTION]
+    assert len(notes) == 2
+
+
 def test_missing_fingerprint_is_missing_evidence(run: RunDir) -> None:
     record = _record(_lane(run, "a"), _lane(run, "b"), pair={"max_drop_pp": 20.0})
     (run.lane("b") / "fingerprint.json").unlink()
