@@ -40,7 +40,7 @@ ADVICE = {
     "in TIME_WAIT can hold it for a minute",
     "GPU out of memory": "look for other processes on the GPU (`nvidia-smi`); else lower the memory "
     "fraction, the batch or the maximum length",
-    "GPU memory already taken": "end the other process on that GPU (`nvidia-smi`), or lower the fraction",
+    "memory already taken": "end the other process on that device (`nvidia-smi`), or lower the fraction",
     "host out of memory": "free memory, or load with fewer processes; `dmesg` tells what the kernel killed",
     "shared memory too small": "enlarge /dev/shm (containers: --shm-size); remove what crashed servers left",
     "disk full": "free the disk named in the line",

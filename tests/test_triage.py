@@ -54,6 +54,12 @@ REAL: dict[str, tuple[str, bool, str | None, str]] = {
     "sglang-bad-flag": ("sglang", False, "unknown flag", ""),
     "sglang-bad-value": ("sglang", False, "bad flag or flag value", ""),
     "sglang-cut-short": ("sglang", False, None, "args parallel-init loading"),
+    "sglang-hostile-prompt": (  # and stopped while it warmed up
+        "sglang",
+        True,
+        None,
+        "args parallel-init loading loaded kv-cache startup listening stopping ready",
+    ),
     "sglang-killed": (
         "sglang",
         False,

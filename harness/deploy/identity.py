@@ -16,7 +16,7 @@ from harness.host.hardware import cpu_model
 from harness.scenario.model import Lane, Scalar
 
 # Where a server runs, not how: these never count as differences.
-LOCATION_ENV = frozenset({"CUDA_VISIBLE_DEVICES", "PATH", "PWD", "NO_PROXY", "no_proxy"})
+LOCATION_ENV = frozenset({"CUDA_VISIBLE_DEVICES", "VLLM_PORT", "PATH", "PWD", "NO_PROXY", "no_proxy"})
 EDGE_BYTES = 1 << 20
 WHOLE_FILE_LIMIT = 1 << 30
 

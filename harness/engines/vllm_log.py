@@ -49,7 +49,7 @@ GRAMMAR = LogGrammar(
                 ),
             ),
             ("max length beyond what the model allows", raised(r"User-specified max_model_len")),
-            ("GPU memory already taken", raised(r"Free memory on device .* is less than desired")),
+            ("memory already taken", raised(r"(?:Free|Available) memory on .* is less than desired")),
             *COMMON_CAUSES,
             (
                 "killed by signal",
@@ -65,7 +65,7 @@ GRAMMAR = LogGrammar(
                 "engine failed to start",
                 r"EngineCore failed to start",
                 r"RuntimeError: Engine (?:core|process) (?:initialization failed|failed to start)",
-                r"(?:WorkerProc|Worker) (?:failed to start|initialization failed)",
+                r"(?:Exception: )?(?:WorkerProc|Worker) (?:failed to start|initialization failed)",
             ),
             (
                 "engine died",
