@@ -10,7 +10,6 @@ of the harness and not of a model. Ratios are taken within one run, in turns; ma
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from statistics import median
 
 from harness.checks import lm_eval
 from harness.checks.base import CheckContext
@@ -175,19 +175,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     late = readiness(options.starts)
-    print(f"readiness seen after the first possible answer: median {statistics.median(late):.3f} s,")
-    print(f"  largest {max(late):.3f} s, {len(late)} starts")
+    print(f"ready seen after the first possible answer  median {median(late):.3f} s, worst {max(late):.3f} s")
     bare, recorded = evaluation(options.rounds)
-    ratios = [one / other for one, other in zip(recorded, bare, strict=True)]
-    print(f"evaluation: bare command median {statistics.median(bare):.2f} s, through the check")
-    print(
-        f"  {statistics.median(recorded):.2f} s, ratio median {statistics.median(ratios):.3f}, {len(bare)} rounds"
-    )
+    ratio = median(one / other for one, other in zip(recorded, bare, strict=True))
+    print(f"evaluation, bare command                    median {median(bare):.2f} s")
+    print(f"evaluation through the check                median {median(recorded):.2f} s, ratio {ratio:.3f}")
     lane = lane_overhead()
-    print(f"whole run of one lane: {lane['wall']:.2f} s, of which server start {lane['ready']:.2f} s and")
-    print(
-        f"  evaluation {lane['gsm8k']:.2f} s; the rest, program start and stop included: {lane['overhead']:.2f} s"
-    )
+    print(f"a whole run of one lane                     {lane['wall']:.2f} s")
+    print(f"  server start {lane['ready']:.2f} s, evaluation {lane['gsm8k']:.2f} s")
+    print(f"  all the rest                              {lane['overhead']:.2f} s")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from harness.host.shm import ShmSnapshot, leftovers
 
 SETTLE_S = 5.0
 POLL_S = 0.1
+UNATTRIBUTED_S = 1.0
 
 
 def verify_released(
@@ -35,6 +36,9 @@ def verify_released(
             findings.append(Finding(code=Code.RELEASE_PORT, message=message, where=f"port {port}"))
     pids = {pid for server in servers for pid in server.process.seen_pids}
     left = leftovers(before, pids, used)
+    if left.unattributed:  # other programs' names live for moments: only what stays is worth a note
+        time.sleep(UNATTRIBUTED_S)
+        left = leftovers(before, pids, used)
     for name in left.ours:
         message = f"shared memory {name} was left behind by this lane"
         findings.append(Finding(code=Code.RELEASE_SHM, message=message, where=name))

@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.engines.base import Engine, Launch
-from harness.errors import TargetError
+from harness.engines.log_rules import PORT_IN_USE
+from harness.errors import HarnessError, TargetError
 from harness.findings import Code
 from harness.host.logs import LogTail, tail
 from harness.host.process import ManagedProcess
-from harness.logscan import LogScanner
+from harness.logscan import FatalLine, LogScanner
 
 LOG_TAIL_LINES = 12
 
@@ -37,23 +38,27 @@ class RunningServer:
             self.scanner.feed(number, line)
 
     def assert_alive(self, *, serving: bool) -> None:
-        """Raise TargetError when the process has ended or its log shows a fatal line.
+        """Raise when the process has ended or its log shows a fatal line: TargetError, or HarnessError
+        (PORT_TAKEN) when the log says that its port was in use, which is not the server's fault.
 
         `serving` tells a death in service (SERVER_DIED) from one during start-up (SERVER_EXITED).
         """
-        code = self.process.poll()
+        ended = self.process.poll() is not None
         self.read_log()
-        if code is not None:
+        if ended:
             for number, line in self._tail.finish():
                 self.scanner.feed(number, line)
             self.scanner.close()
-            raise self._ended(Code.SERVER_DIED if serving else Code.SERVER_EXITED)
-        if self.scanner.fatal:
-            raise self._fatal()
-
-    def _ended(self, code: Code) -> TargetError:
-        when = "while it was serving" if code is Code.SERVER_DIED else "before it was ready"
         causes = self.scanner.causes()
+        if causes and causes[0].cause == PORT_IN_USE:
+            raise self._port_taken(causes[0])
+        if ended:
+            raise self._ended(Code.SERVER_DIED if serving else Code.SERVER_EXITED, causes)
+        if causes:
+            raise self._fatal(causes[0])
+
+    def _ended(self, code: Code, causes: list[FatalLine]) -> TargetError:
+        when = "while it was serving" if code is Code.SERVER_DIED else "before it was ready"
         what = f"{self._title()} ended {when}: {self.process.exit_description()}"
         if causes:
             what += f" ({causes[0].cause}; {self.log.name}:{causes[0].line})"
@@ -65,14 +70,22 @@ class RunningServer:
             code=code,
         )
 
-    def _fatal(self) -> TargetError:
-        first = self.scanner.causes()[0]
+    def _fatal(self, first: FatalLine) -> TargetError:
         return TargetError(
             f"{self._title()} logged a fatal line: {first.cause}",
             cause=first.text[:300],
             fix=f"whatever it still answers is not to be trusted; read the log around line {first.line}",
             evidence=f"{self.log}:{first.line}",
             code=Code.FATAL_LOG,
+        )
+
+    def _port_taken(self, first: FatalLine) -> HarnessError:
+        return HarnessError(
+            f"{self._title()} could not bind its port: {first.text[:200]}",
+            cause="another program took the port between the lease and the bind",
+            fix="run again; another port is leased then",
+            evidence=f"{self.log}:{first.line}",
+            code=Code.PORT_TAKEN,
         )
 
     def log_tail(self) -> str:

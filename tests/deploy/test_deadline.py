@@ -2,14 +2,13 @@
 
 import pytest
 
-from harness.deploy import readiness
 from harness.deploy.readiness import Deadline
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1000.0]
-    monkeypatch.setattr(readiness.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("harness.deploy.readiness.time.monotonic", lambda: now[0])
     return now
 
 
