@@ -23,6 +23,7 @@ class Code(StrEnum):
     RELEASE_PROCESS = "RELEASE_PROCESS"
     RELEASE_PORT = "RELEASE_PORT"
     RELEASE_SHM = "RELEASE_SHM"
+    SHM_REMOVED = "SHM_REMOVED"
     SHM_UNATTRIBUTED = "SHM_UNATTRIBUTED"
     FORCED_KILL = "FORCED_KILL"
     # samples of one lane
@@ -76,6 +77,7 @@ EFFECT: dict[Code, Verdict | None] = {
     Code.RELEASE_PROCESS: Verdict.INFRA,
     Code.RELEASE_PORT: Verdict.INFRA,
     Code.RELEASE_SHM: Verdict.INFRA,
+    Code.SHM_REMOVED: None,
     Code.SHM_UNATTRIBUTED: None,
     Code.FORCED_KILL: None,
     Code.MISSING_DOC: Verdict.INVALID,

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from harness.deploy.server import RunningServer
 from harness.findings import Code, Finding
 from harness.host.ports import listener, still_bound
-from harness.host.shm import ShmSnapshot, leftovers
+from harness.host.shm import ShmSnapshot, leftovers, remove, snapshot
 
 SETTLE_S = 5.0
 POLL_S = 0.1
@@ -18,7 +18,7 @@ def verify_released(
 ) -> list[Finding]:
     """Processes gone, ports bindable, shared memory as `before`; `used` names what the servers had mapped.
 
-    Waits a few seconds for the kernel to settle; deletes nothing.
+    Waits a few seconds for the kernel to settle. Shared memory that is surely the lane's own is removed.
     """
     findings: list[Finding] = []
     for server in servers:
@@ -39,9 +39,13 @@ def verify_released(
     if left.unattributed:  # other programs' names live for moments: only what stays is worth a note
         time.sleep(UNATTRIBUTED_S)
         left = leftovers(before, pids, used)
+    remove(left.ours)
+    remaining = snapshot()
     for name in left.ours:
-        message = f"shared memory {name} was left behind by this lane"
-        findings.append(Finding(code=Code.RELEASE_SHM, message=message, where=name))
+        gone = name not in remaining
+        message = f"this lane left shared memory {name}; " + ("removed" if gone else "it cannot be removed")
+        code = Code.SHM_REMOVED if gone else Code.RELEASE_SHM
+        findings.append(Finding(code=code, message=message, where=name))
     for name in left.unattributed:
         message = f"shared memory {name} is new and unused; it may be this lane's or another program's"
         findings.append(Finding(code=Code.SHM_UNATTRIBUTED, message=message, where=name))

@@ -1,11 +1,13 @@
-"""Shared memory that outlives its processes: /dev/shm and System V segments. Looked at, never deleted.
+"""Shared memory that outlives its processes: /dev/shm and System V segments.
 
 Attribution is by evidence, since other programs of the same user come and go meanwhile. A System V segment
 knows the pid that made it. A file in /dev/shm does not: it is ours only if our processes were seen to have it
-open or mapped while they lived. What is new, of our user, and used by nobody, is told apart as unattributed.
+open or mapped while they lived. What is new, of our user, and used by nobody, is told apart as unattributed,
+and never touched.
 """
 
 import contextlib
+import ctypes
 import os
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from harness.host import proc
 
 FOLDER = Path("/dev/shm")  # noqa: S108 - read only
 _SYSV = Path("/proc/sysvipc/shm")
+IPC_RMID = 0
 
 ShmSnapshot: TypeAlias = frozenset[str]
 """Names: `/dev/shm/<file>`, and `System V segment <id> (key 0x…, by pid <creator>)`."""
@@ -54,7 +57,7 @@ def used_by(pids: Collection[int]) -> frozenset[str]:
 
 
 def leftovers(before: ShmSnapshot, pids: Collection[int], used: Collection[str]) -> Leftovers:
-    """What is new since `before`, now that `pids` have ended; `used` is what `used_by` told before."""
+    """What is new since `before`, now that `pids` have ended; `used` is what `used_by` told."""
     ours: list[str] = []
     unattributed: list[str] = []
     for segment in _segments():
@@ -67,6 +70,17 @@ def leftovers(before: ShmSnapshot, pids: Collection[int], used: Collection[str])
     for name in _new_files(before, pids):
         (ours if name in used else unattributed).append(name)
     return Leftovers(tuple(ours), tuple(unattributed))
+
+
+def remove(names: Collection[str]) -> None:
+    """Remove names that `leftovers` told as ours. What cannot be removed stays: look again with `snapshot`."""
+    for segment in _segments():
+        if segment.name in names:
+            ctypes.CDLL(None).shmctl(segment.shmid, IPC_RMID, None)
+    for entry in _files():
+        if _printable(entry.path) in names:
+            with contextlib.suppress(OSError):
+                Path(entry.path).unlink()
 
 
 def _new_files(before: ShmSnapshot, pids: Collection[int]) -> list[str]:

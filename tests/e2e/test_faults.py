@@ -40,7 +40,7 @@ pytestmark = pytest.mark.e2e
         ("hang-after:6", 1, "FAIL", "STALLED"),
         ("ignore-sigterm", 0, "REPORTED", "FORCED_KILL"),
         ("setsid-child", 0, "REPORTED", "FORCED_KILL"),
-        ("shm-leak", 4, "INFRA", "RELEASE_SHM"),
+        ("shm-leak", 0, "REPORTED", "SHM_REMOVED"),
         ("chatty", 0, "REPORTED", None),
         ("chinese-log", 0, "REPORTED", None),
     ],

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.host import shm
-from harness.host.shm import Leftovers, leftovers, snapshot, used_by
+from harness.host.shm import Leftovers, leftovers, remove, snapshot, used_by
 
 pytestmark = pytest.mark.process
 _IPC_PRIVATE, _IPC_CREAT, _IPC_RMID = 0, 0o1000, 0
@@ -46,6 +46,22 @@ def test_a_file_that_ours_used_is_reported_and_not_deleted(file: Path) -> None:
     assert str(file) in leftovers(before, {999_999}, {str(file)}).ours
     assert leftovers(snapshot(), {999_999}, {str(file)}).ours == ()
     assert file.exists()
+
+
+def test_what_is_ours_can_be_removed_and_nothing_else(file: Path) -> None:
+    other = file.with_name(f"{file.name}-other")
+    file.write_bytes(b"x")
+    other.write_bytes(b"x")
+    shmid, creator = segment_of_a_dead_process()
+    try:
+        segment = leftovers(frozenset(), {creator}, set()).ours[0]
+        remove({str(file), segment})
+        assert not file.exists()
+        assert other.exists()
+        assert f"segment {shmid} " not in str(snapshot())
+    finally:
+        other.unlink()
+        LIBC.shmctl(shmid, _IPC_RMID, None)
 
 
 def test_a_file_that_appears_meanwhile_is_not_blamed_on_us(file: Path) -> None:
