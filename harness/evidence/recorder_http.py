@@ -71,7 +71,9 @@ class BodyReader:
         return self._length is None and not self._chunked
 
     def feed(self, data: bytes) -> tuple[bytes, int]:
-        """What `data` adds to the content, and how many of its bytes belong to this body. Raises BadMessage."""
+        """What `data` adds to the content, and how many of its bytes belong to this body.
+
+        Raises BadMessage."""
         if self._chunked:
             return self._feed_chunks(data)
         if self._length is None:

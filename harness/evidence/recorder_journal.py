@@ -1,13 +1,14 @@
 """The evidence files of the recording proxy: one line per prompt, and one line per HTTP request.
 
-Every line is written whole as soon as its request ends, so a kill loses only what was in flight. A write
-that fails is never silent: `lost_evidence` says so, and the caller must ask.
+Lines are written whole, a few milliseconds after their request ends, so a kill loses only what was in flight.
+A write that fails is never silent: `lost_evidence` says so, and the caller must ask.
 """
 
 import json
 import os
 import time
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,6 +44,7 @@ class Journal:
             self._prompts.close()
             raise
         self._requests = 0
+        self._todo: deque[tuple[Callable[[Exchange], None], Exchange]] = deque()
         self._attempts: Counter[tuple[str, str]] = Counter()
         self._trouble: str | None = None
         self.counts = Counts()
@@ -51,6 +53,11 @@ class Journal:
     def lost_evidence(self) -> str | None:
         """What was lost, in words; None while everything is on file."""
         return self._prompts.lost or self._raw.lost or self._trouble
+
+    @property
+    def backlog(self) -> int:
+        """Steps of work not done yet."""
+        return len(self._todo)
 
     def lose(self, what: str) -> None:
         """Say that evidence is lost for a reason outside of this class."""
@@ -61,38 +68,35 @@ class Journal:
         return time.monotonic() - self._born
 
     def begin(self, method: str, path: str, request: Body, secrets: tuple[str, ...] = ()) -> Exchange:
-        """A request has arrived whole."""
+        """A request has arrived whole. Cheap: what it asks for is read later, by `work`."""
         exchange = self._open(method, path, request, secrets)
-        dialect = dialect_of(path) if method == "POST" else None
-        if dialect is not None:
-            exchange.ask = read_ask(dialect, request.json)
-            exchange.first_seq = self.counts.seen
-            exchange.attempts = self._attempts_of(exchange.ask)
-            self._count(seen=len(exchange.ask.prompts))
+        self._todo.append((self._understand, exchange))
         return exchange
 
     def unread(self, method: str, path: str, why: str) -> None:
-        """A request never arrived whole: nobody knows its prompts, and it was not passed on."""
+        """A request never arrived whole: nobody knows its prompts."""
         exchange = self._open(method, path, Body(b""), ())
         exchange.error = why
         self.finish(exchange)
 
     def finish(self, exchange: Exchange) -> None:
-        """The request is over, however it ended: write its lines. Raises nothing."""
-        finished_s = self.now_s()
-        try:
-            answer = Body(b"".join(exchange.chunks), exchange.encoding)
-            self._raw.write(raw_line(exchange, answer) + "\n")
-            if exchange.ask is not None:
-                lines = prompt_lines(exchange, exchange.ask, answer, finished_s)
-                self._prompts.write("".join(json.dumps(line) + "\n" for line in lines))
-                failed = sum(1 for line in lines if line["error"] is not None)
-                self._count(finished=len(lines) - failed, failed=failed)
-        except Exception as error:  # noqa: BLE001 - a bug in here costs the verdict, not the client's answer
-            self.lose(f"request {exchange.http_id} was not recorded: {type(error).__name__}: {error}")
+        """The request is over, however it ended. Cheap: its lines are written later, by `work`."""
+        exchange.finished_s = self.now_s()
+        self._todo.append((self._write, exchange))
+
+    def work(self, steps: int) -> bool:
+        """Do up to that many steps of reading and writing, in order; whether there is more to do."""
+        for _ in range(min(steps, len(self._todo))):
+            step, exchange = self._todo.popleft()
+            try:
+                step(exchange)
+            except Exception as error:  # noqa: BLE001 - a bug in here costs the verdict, not the answers
+                self.lose(f"request {exchange.http_id} was not recorded: {type(error).__name__}: {error}")
+        return bool(self._todo)
 
     def close(self) -> None:
-        """Flush to the disk; a full one may speak up only now."""
+        """Write what is left and flush it to the disk; a full one may speak up only now."""
+        self.work(len(self._todo))
         self._prompts.close()
         self._raw.close()
 
@@ -108,6 +112,23 @@ class Journal:
             request=request,
             secrets=secrets,
         )
+
+    def _understand(self, exchange: Exchange) -> None:
+        dialect = dialect_of(exchange.path) if exchange.method == "POST" else None
+        if dialect is not None:
+            exchange.ask = read_ask(dialect, exchange.request.json)
+            exchange.first_seq = self.counts.seen
+            exchange.attempts = self._attempts_of(exchange.ask)
+            self._count(seen=len(exchange.ask.prompts))
+
+    def _write(self, exchange: Exchange) -> None:
+        answer = Body(b"".join(exchange.chunks), exchange.encoding)
+        self._raw.write(raw_line(exchange, answer) + "\n")
+        if exchange.ask is not None:
+            lines = prompt_lines(exchange, exchange.ask, answer)
+            self._prompts.write("".join(json.dumps(line) + "\n" for line in lines))
+            failed = sum(1 for line in lines if line["error"] is not None)
+            self._count(finished=len(lines) - failed, failed=failed)
 
     def _count(self, *, seen: int = 0, finished: int = 0, failed: int = 0) -> None:
         now = self.counts

@@ -9,6 +9,7 @@ import re
 import zlib
 from bisect import bisect_left
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from harness.evidence.recorder_answers import Answer, error_text, read_answers
@@ -23,12 +24,21 @@ _REDACTED = "[redacted]"
 
 
 class Body:
-    """A request's or an answer's body, without its content encoding. `json` is None where it is none (a bare
-    `null` says no more)."""
+    """A request's or an answer's body; read when it is first asked for."""
 
     def __init__(self, data: bytes, encoding: str = "") -> None:
-        self.data = _decoded(data, encoding)
-        self.json = _json(self.data)
+        self._sent = data
+        self._encoding = encoding
+
+    @cached_property
+    def data(self) -> bytes:
+        """What the encoding holds."""
+        return _decoded(self._sent, self._encoding)
+
+    @cached_property
+    def json(self) -> Any:
+        """The same as JSON; None when it is none (a bare `null` says no more)."""
+        return _json(self.data)
 
     def evidence(self) -> tuple[str, bool]:
         """The body as one line of JSON, a JSON string where it is none itself, and whether it was cut."""
@@ -73,6 +83,7 @@ class Exchange:
     encoding: str = ""
     error: str | None = None
     client_gone: bool = False
+    finished_s: float = 0.0
     size: int = 0
     chunks: list[bytes] = field(default_factory=list)
     arrivals: list[tuple[int, float]] = field(default_factory=list)
@@ -88,7 +99,7 @@ class Exchange:
             self.arrivals.append((self.size, now_s))
 
 
-def prompt_lines(exchange: Exchange, ask: Ask, answer: Body, finished_s: float) -> list[dict[str, Any]]:
+def prompt_lines(exchange: Exchange, ask: Ask, answer: Body) -> list[dict[str, Any]]:
     """What `requests.jsonl` says about each prompt of this request.
 
     `seq` counts prompts in order of arrival, `http_id` HTTP requests, `index` is the place in the batch.
@@ -123,10 +134,10 @@ def prompt_lines(exchange: Exchange, ask: Ask, answer: Body, finished_s: float) 
                 **_text_facts(got),
                 "streamed": exchange.streamed,
                 "ttft_s": ttft_s,
-                "latency_s": round(finished_s - exchange.started_s, 6),
+                "latency_s": round(exchange.finished_s - exchange.started_s, 6),
                 "received_at": exchange.received_at,
                 "started_s": round(exchange.started_s, 6),
-                "finished_s": round(finished_s, 6),
+                "finished_s": round(exchange.finished_s, 6),
             }
         )
     return lines

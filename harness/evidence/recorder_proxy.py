@@ -6,7 +6,7 @@ quiet moment. Nothing is retried, decoded, re-encoded or held back.
 """
 
 import asyncio
-from collections.abc import Callable
+from typing import Any
 from urllib.parse import urlsplit
 
 from harness.evidence.recorder_journal import Journal
@@ -21,28 +21,62 @@ class Proxy:
     """One listening socket in front of one upstream. All of it runs in one event loop."""
 
     def __init__(self, upstream: str, journal: Journal) -> None:
-        self._upstream = upstream
+        self._upstream = urlsplit(upstream)
         self._journal = journal
         self._links: set[Link] = set()
         self._working = False
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; returns the port. Raises OSError where it is taken, ValueError for a bad upstream."""
-        loop = asyncio.get_running_loop()
-        parts = urlsplit(self._upstream)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"the upstream must be http://host:port, not {self._upstream!r}")
-        secure = parts.scheme == "https"
-        place = (parts.hostname, parts.port or (443 if secure else 80))
-
-        async def dial(side: Callable[[], asyncio.Protocol]) -> None:
-            await loop.create_connection(side, *place, ssl=secure or None)
-
-        def link() -> asyncio.Protocol:
-            made = Link(self._journal, dial, parts.netloc.rpartition("@")[2], parts.path, self)
-            self._links.add(made)
-            return made.client
-
-        self._listener = await loop.create_server(link, host, port, backlog=1024)
+        """Listen; returns the port. Raises OSError where it is taken."""
+        self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(self._on_bug)
+        self._listener = await self._loop.create_server(self._link, host, port, backlog=1024)
         bound: int = self._listener.sockets[0].getsockname()[1]
         return bound
+
+    async def stop(self, grace_s: float) -> None:
+        """Take no more connections, give the requests in flight `grace_s`, then abort and record them."""
+        self._listener.close()
+        deadline = self._loop.time() + grace_s
+        while any(link.busy for link in self._links) and self._loop.time() < deadline:
+            await asyncio.sleep(_POLL_S)
+        for link in list(self._links):
+            link.abort()
+        while self._links:
+            await asyncio.sleep(0)
+        while self._journal.work(_STEPS):
+            pass
+
+    def _link(self) -> asyncio.Protocol:
+        link = Link(
+            self._journal,
+            dial=self._dial,
+            authority=self._upstream.netloc.rpartition("@")[2],
+            prefix=self._upstream.path,
+            wake=self._wake,
+            ended=self._links.discard,
+        )
+        self._links.add(link)
+        return link.client
+
+    async def _dial(self, side: asyncio.Protocol) -> None:
+        secure = self._upstream.scheme == "https"
+        port = self._upstream.port or (443 if secure else 80)
+        await self._loop.create_connection(
+            lambda: side, self._upstream.hostname or "", port, ssl=secure or None
+        )
+
+    def _wake(self) -> None:
+        if not self._working:
+            self._working = True
+            self._loop.call_later(_LAG_S, self._work)
+
+    def _work(self) -> None:
+        if self._journal.work(max(_STEPS, self._journal.backlog // 8)):
+            self._loop.call_soon(self._work)
+        else:
+            self._working = False
+
+    def _on_bug(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Called by the event loop for what nobody caught: a request may have gone by unrecorded."""
+        self._journal.lose(f"{context.get('message')}: {context.get('exception')!r}")

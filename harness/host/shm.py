@@ -73,7 +73,7 @@ def leftovers(before: ShmSnapshot, pids: Collection[int], used: Collection[str])
 
 
 def remove(names: Collection[str]) -> None:
-    """Remove names that `leftovers` told as ours. What cannot be removed stays: look again with `snapshot`."""
+    """Remove names that `leftovers` told as ours. What cannot be removed stays: see `snapshot`."""
     for segment in _segments():
         if segment.name in names:
             ctypes.CDLL(None).shmctl(segment.shmid, IPC_RMID, None)

@@ -101,6 +101,8 @@ def _requests(connection: socket.socket) -> Iterator[Received]:
             while (field := stream.readline().rstrip(b"\r\n")) != b"":
                 name, _, value = field.decode("utf-8", "surrogateescape").partition(":")
                 headers.append((name, value.strip()))
+            if any((name.lower(), value) == ("expect", "100-continue") for name, value in headers):
+                connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
             lengths = [int(value) for name, value in headers if name.lower() == "content-length"]
             body = stream.read(lengths[0]) if lengths else b""
             yield Received(line.decode("latin-1").rstrip("\r\n"), tuple(headers), body)
