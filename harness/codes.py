@@ -19,6 +19,7 @@ class Code(StrEnum):
     WARMUP_FAILED = "WARMUP_FAILED"
     CONFIG_REWRITTEN = "CONFIG_REWRITTEN"
     STALLED = "STALLED"
+    BAD_ANSWER = "BAD_ANSWER"
     # release
     RELEASE_PROCESS = "RELEASE_PROCESS"
     RELEASE_PORT = "RELEASE_PORT"
@@ -52,6 +53,7 @@ class Code(StrEnum):
     PARITY_UNKNOWN = "PARITY_UNKNOWN"
     IDLE_EXEMPTION = "IDLE_EXEMPTION"
     LANE_UNSOUND = "LANE_UNSOUND"
+    LANE_INFRA = "LANE_INFRA"
     MARGIN_EXCEEDED = "MARGIN_EXCEEDED"
     MARGIN_UNDECIDED = "MARGIN_UNDECIDED"
     # the run
@@ -59,6 +61,7 @@ class Code(StrEnum):
     DISK_FULL = "DISK_FULL"
     INTERRUPTED = "INTERRUPTED"
     NOT_RUN = "NOT_RUN"
+    HOST_FAULT = "HOST_FAULT"
     HARNESS_BUG = "HARNESS_BUG"
 
 
@@ -74,6 +77,7 @@ EFFECT: dict[Code, Verdict | None] = {
     Code.WARMUP_FAILED: Verdict.FAIL,
     Code.CONFIG_REWRITTEN: Verdict.INVALID,
     Code.STALLED: Verdict.FAIL,
+    Code.BAD_ANSWER: Verdict.FAIL,
     Code.RELEASE_PROCESS: Verdict.INFRA,
     Code.RELEASE_PORT: Verdict.INFRA,
     Code.RELEASE_SHM: Verdict.INFRA,
@@ -104,11 +108,13 @@ EFFECT: dict[Code, Verdict | None] = {
     Code.PARITY_UNKNOWN: Verdict.REPORTED,
     Code.IDLE_EXEMPTION: None,
     Code.LANE_UNSOUND: Verdict.INVALID,
+    Code.LANE_INFRA: Verdict.INFRA,
     Code.MARGIN_EXCEEDED: Verdict.FAIL,
     Code.MARGIN_UNDECIDED: Verdict.INCONCLUSIVE,
     Code.EVIDENCE_MISSING: Verdict.INVALID,
     Code.DISK_FULL: Verdict.INFRA,
     Code.INTERRUPTED: Verdict.INFRA,
     Code.NOT_RUN: Verdict.SKIPPED,
+    Code.HOST_FAULT: Verdict.INFRA,
     Code.HARNESS_BUG: Verdict.INFRA,
 }

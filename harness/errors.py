@@ -53,6 +53,8 @@ class ConfigError(Problem):
     `problems` holds every problem found, so that one look mends all of them.
     """
 
+    default_code = Code.HOST_FAULT  # if it comes up only after the start: a program or file is missing
+
     def __init__(self, what: str, *, problems: tuple[str, ...] = (), fix: str = "") -> None:
         super().__init__(what, fix=fix)
         self.problems = problems
@@ -70,6 +72,11 @@ class TargetError(Problem):
 class HarnessError(Problem):
     """Ours or the host's: no free port, disk full, evaluator missing. Says nothing about the engine."""
 
+    default_code = Code.HOST_FAULT
 
-class Interrupted(Exception):
-    """Ctrl-C or SIGTERM: everything is released, the record says interrupted, exit code 130."""
+
+class Interrupted(BaseException):
+    """Ctrl-C or SIGTERM: everything is released, the record says interrupted, exit code 130.
+
+    Like KeyboardInterrupt, no `except Exception` may swallow it.
+    """

@@ -103,6 +103,7 @@ def _declared(a: Path, b: Path) -> Sequence[str]:
 def _pair_specs(record: Path) -> list[dict[str, Any]]:
     """No readable record declares nothing: then nothing may differ."""
     try:
-        return list(RunRecord.model_validate_json(record.read_bytes()).pair_specs.values())
+        specs = RunRecord.model_validate_json(record.read_bytes()).pair_specs
+        return [pair.model_dump() for pair in specs.values()]
     except (OSError, ValueError):
         return []

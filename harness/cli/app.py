@@ -2,6 +2,9 @@
 
 import os
 import sys
+import tempfile
+import traceback
+from pathlib import Path
 
 import typer
 
@@ -47,8 +50,11 @@ def main() -> None:
     except (Interrupted, KeyboardInterrupt):
         typer.echo("harness: interrupted", err=True)
         sys.exit(EXIT_INTERRUPTED)
-    except BrokenPipeError:  # `harness show | head`: the reader has what it wanted
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except Exception:  # noqa: BLE001 - a bug of ours: told as such, and never as exit 1, the engine's fault
+        place = Path(tempfile.gettempdir()) / f"harness-crash-{os.getpid()}.txt"
+        place.write_text(traceback.format_exc(), encoding="utf-8")
+        typer.echo(f"harness: internal error, please report it with {place}", err=True)
+        sys.exit(exit_code(Verdict.INFRA))
 
 
 def _code(problem: Problem) -> int:

@@ -27,11 +27,12 @@ def register(app: typer.Typer) -> None:
 def judge(run: RunArgument) -> None:
     """Judge a run again from its files alone, and write its summaries anew."""
     from harness.evidence.run_dir import RunDir
-    from harness.executors.local import close
+    from harness.executors.local import judge_and_report
     from harness.report.summary import render_run
 
     place = RunDir.open(run)
-    record = close(place, place.read())
+    record = place.read()
+    judge_and_report(place, record)
     typer.echo(render_run(record, str(place.path)), nl=False)
     raise typer.Exit(record.exit_code or 0)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,7 +57,7 @@ def run(
         place, record = run_plan(
             made, runs_dir=runs_dir, watcher=view, ports=ports, require_gate=require_gate
         )
-    typer.echo(render_run(record, str(place.path)), nl=False)
+    say(render_run(record, str(place.path)))
     raise typer.Exit(record.exit_code or 0)
 
 
@@ -97,6 +98,15 @@ def schema() -> None:
 
     params = {kind: check.params for kind, check in CHECKS.items()}
     typer.echo(json.dumps(json_schema(list(ENGINES), params), indent=2))
+
+
+def say(text: str) -> None:
+    """Print; a reader that has gone (`| head`) must not change the exit code."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _load(scenario: str, overrides: list[str] | None, lanes: list[str] | None) -> "Scenario":

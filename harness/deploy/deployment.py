@@ -6,6 +6,7 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from harness.deploy.readiness import Ready, wait_ready
 from harness.deploy.release import verify_released
@@ -75,13 +76,15 @@ def deploy(
             _note_shm(up)
         up.phases["ready"] = up.ready[-1].ready_s
         yield
+        up.assert_alive()  # one that ended by itself after the last check did not hold out
     finally:
-        watcher.lane_phase(lane, "stopping")
         began = time.monotonic()
-        _note_shm(up)
-        _stop_all(up, timeouts.stop_s)
-        up.findings += verify_released(up.servers, before, up.shm)
-        up.phases["stop"] = time.monotonic() - began
+        with contextlib.ExitStack() as steps:  # unwinds from the last to the first, whatever each raises
+            steps.callback(lambda: up.phases.update(stop=time.monotonic() - began))
+            steps.callback(lambda: up.findings.extend(verify_released(up.servers, before, up.shm)))
+            steps.callback(_stop_all, up, timeouts.stop_s)
+            steps.callback(_note_shm, up)
+            steps.callback(watcher.lane_phase, lane, "stopping")
 
 
 def _start(
@@ -99,33 +102,32 @@ def _start(
     difference = engine.environment(launch)
     log = launch.folder / ("server.log" if alone else f"{launch.role}.log")
     _write_command(launch, argv, difference, alone=alone)
+    record = ServerRecord(
+        role=launch.role,
+        engine=engine.name,
+        version=engine.version(launch),
+        argv=redact_argv(argv),
+        env=redact_env(difference),
+        ports=dict(launch.ports),
+        gpus=list(launch.gpus),
+        cpus=list(launch.cpus),
+    )
     marker = f"{run_id}:{launch.lane}:{launch.role}"
     guard.watch(marker)
     process = ManagedProcess.start(
         argv,
         env={**os.environ, **difference},
-        cwd=launch.folder,
+        cwd=Path.cwd(),  # where the person is: relative paths in flags mean what the plan showed
         log=log,
         marker=marker,
         cpus=launch.cpus,
         name=f"{launch.lane}/{launch.role}",
     )
-    guard.watch(process)
+    record.pid = process.pid
     server = RunningServer(role=launch.role, engine=engine, launch=launch, process=process, log=log)
     up.servers.append(server)
-    up.records.append(
-        ServerRecord(
-            role=launch.role,
-            engine=engine.name,
-            version=engine.version(launch),
-            argv=redact_argv(argv),
-            env=redact_env(difference),
-            ports=dict(launch.ports),
-            gpus=list(launch.gpus),
-            cpus=list(launch.cpus),
-            pid=process.pid,
-        )
-    )
+    up.records.append(record)
+    guard.watch(process)
     return server
 
 

@@ -72,7 +72,8 @@ def wait_ready(server: RunningServer, timeouts: Timeouts) -> Ready:
                     _assert_ours(server)
                 model = _probe(server, client)
                 if model is not None:
-                    _warm_up(server, client, deadline)
+                    with Client(server.launch.base_url, timeout_s=timeouts.request_s) as patient:
+                        _warm_up(server, patient, deadline)
                     server.assert_alive(serving=False)
                     return Ready(listening_s, time.monotonic() - server.started, model)
             _check(deadline, server)

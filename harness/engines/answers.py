@@ -8,6 +8,7 @@ from typing import Any
 
 from harness.engines.client import Client
 from harness.errors import TargetError
+from harness.findings import Code
 from harness.scenario.model import Scalar
 
 # A Python object that a server could only print: where it lies differs from start to start.
@@ -46,4 +47,5 @@ def strange(engine: str, client: Client, path: str, answer: object) -> TargetErr
     return TargetError(
         f"{client.base_url}{path} answered in a form that {engine} does not use: {str(answer)[:300]}",
         cause=f"another server holds the port, or this release of {engine} changed the answer",
+        code=Code.BAD_ANSWER,
     )

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field
 
 from harness.findings import Finding
-from harness.scenario.model import Scalar
+from harness.scenario.model import Pair, Scalar
 from harness.verdict import Verdict
 
 SCHEMA_VERSION = 1
@@ -107,5 +107,5 @@ class RunRecord(Recorded):
     host: dict[str, str | int | float | None] = Field(default_factory=dict)
     lanes: dict[str, LaneRecord] = Field(default_factory=dict)
     pairs: dict[str, PairResult] = Field(default_factory=dict)
-    pair_specs: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    pair_specs: dict[str, Pair] = Field(default_factory=dict)
     findings: list[Finding] = Field(default_factory=list)

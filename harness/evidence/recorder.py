@@ -8,9 +8,9 @@ placeholder that it scores as wrong. All of that passes through here:
 - `raw_responses.jsonl` beside it, one line per HTTP request: both bodies.
 """
 
-import asyncio
 import contextlib
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
@@ -38,8 +38,7 @@ class Recorder:
         self._port = port
         self._bound: Future[int] = Future()
         self._journal: Journal | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopping = asyncio.Event()
+        self._stop: Callable[[], object] | None = None  # safe from any thread
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
 
@@ -56,7 +55,7 @@ class Recorder:
             raise HarnessError(
                 what, cause="another program holds the port", fix="use port 0", code=Code.PORT_TAKEN
             ) from error
-        except BaseException:  # an interrupt, or aiohttp that is not installed
+        except BaseException:  # an interrupt: leave no thread behind
             self.close()
             raise
         return self
@@ -87,9 +86,9 @@ class Recorder:
         if self._journal is None or self._closed:
             return
         self._closed = True
-        if self._loop is not None:
+        if self._stop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended by itself, and said why
-                self._loop.call_soon_threadsafe(self._stopping.set)
+                self._stop()
         self._thread.join(_STOP_S)
         if self._thread.is_alive():
             self._journal.lose(f"the recorder did not stop within {_STOP_S:.0f} s")
@@ -97,6 +96,9 @@ class Recorder:
             self._journal.close()
 
     def _run(self) -> None:
+        # Imported here, for asyncio takes a good part of the time that `harness --help` may take.
+        import asyncio
+
         try:
             asyncio.run(self._serve())
         except BaseException as error:  # noqa: BLE001 - a dead proxy must be told to the thread that waits
@@ -106,12 +108,15 @@ class Recorder:
                 self._bound.set_exception(error)
 
     async def _serve(self) -> None:
-        # Imported where it is used: aiohttp costs more time than `harness --help` may take.
+        import asyncio
+
         from harness.evidence.recorder_proxy import Proxy
 
         assert self._journal is not None
-        self._loop = asyncio.get_running_loop()
+        stopping = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        self._stop = lambda: loop.call_soon_threadsafe(stopping.set)
         proxy = Proxy(self._upstream, self._journal)
         self._bound.set_result(await proxy.start(self._host, self._port))
-        await self._stopping.wait()
+        await stopping.wait()
         await proxy.stop(_GRACE_S)

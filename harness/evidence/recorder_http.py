@@ -118,7 +118,10 @@ class BodyReader:
 
 
 def request_body(head: Head) -> BodyReader:
-    """The body of a request. Raises BadMessage."""
+    """The body of a request. Raises BadMessage, also where its first line is none."""
+    method, _, version = head.words
+    if not _TOKEN.fullmatch(method) or not version.startswith("HTTP/1."):
+        raise BadMessage(f"the first line is {' '.join(head.words)[:80]!r}")
     return _framed(head) or BodyReader(length=0, chunked=False)
 
 

@@ -8,8 +8,7 @@ import asyncio
 import json
 import re
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from harness.evidence.recorder_http import (
@@ -22,10 +21,8 @@ from harness.evidence.recorder_http import (
     status_of,
 )
 from harness.evidence.recorder_journal import Journal
-from harness.evidence.recorder_lines import Body, Exchange
+from harness.evidence.recorder_sides import Side, Turn, origin, words_of
 
-_KEY_HEADERS = ("authorization", "x-api-key", "api-key")
-_SHORTEST_SECRET = 8  # shorter ones are placeholders such as EMPTY, which also stand in honest text
 _IDLE_S = 2.0  # servers close idle connections after five seconds; a request that meets that would be lost
 _HOST = re.compile(rb"(\r\nhost:)[^\r\n]*", re.IGNORECASE)
 _SWITCHING_PROTOCOLS = 101
@@ -33,84 +30,11 @@ _SWITCHING_PROTOCOLS = 101
 Dial = Callable[[asyncio.Protocol], Coroutine[Any, Any, None]]
 
 
-@dataclass(slots=True)
-class _Turn:
-    """One request of the client and the answer to it. `exchange` is there once the request is whole, or an
-    answer came before that."""
-
-    head: Head
-    reader: BodyReader
-    body: list[bytes] = field(default_factory=list)
-    exchange: Exchange | None = None
-
-    @property
-    def method(self) -> str:
-        return self.head.words[0]
-
-    @property
-    def path(self) -> str:
-        return _origin(self.head.words[1]).partition("?")[0]
-
-    def begin(self, journal: Journal) -> Exchange:
-        """The exchange; `begun` in the journal when it is asked for first."""
-        if self.exchange is None:
-            fields = self.head.fields
-            body = Body(b"".join(self.body), fields.get("content-encoding", ""))
-            self.exchange = journal.begin(self.method, self.path, body, _secrets(fields))
-        return self.exchange
-
-
-class Side(asyncio.Protocol):
-    """One of the two connections of a link; tells the link what happens to it."""
-
-    def __init__(
-        self, data: Callable[["Side", bytes], None], lost: Callable[["Side", Exception | None], None]
-    ) -> None:
-        self._data = data
-        self._lost = lost
-        self.transport: asyncio.Transport | None = None
-        self.other: Side | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self._data(self, data)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.transport = None
-        self.resume_writing()
-        self._lost(self, exc)
-
-    def pause_writing(self) -> None:
-        """This side takes no more for now: the other one need not be read."""
-        if self.other is not None and self.other.transport is not None:
-            self.other.transport.pause_reading()
-
-    def resume_writing(self) -> None:
-        if self.other is not None and self.other.transport is not None:
-            self.other.transport.resume_reading()
-
-    def write(self, data: bytes) -> None:
-        if data and self.transport is not None:
-            self.transport.write(data)
-
-    def close(self) -> None:
-        """After what is written has been sent."""
-        if self.transport is not None:
-            self.transport.close()
-
-    def abort(self) -> None:
-        if self.transport is not None:
-            self.transport.abort()
-
-
 class Link:
     """A client's connection, `client`, and the server's, which is made with the first request.
 
     `authority` and `prefix` are the server's host and path in a URL. `wake` is called when the journal has
-    work, `ended` when the client's connection is closed.
+    work, `began` and `ended` when the client's connection is there and when it is gone.
     """
 
     def __init__(
@@ -121,6 +45,7 @@ class Link:
         authority: str,
         prefix: str,
         wake: Callable[[], None],
+        began: Callable[["Link"], None],
         ended: Callable[["Link"], None],
     ) -> None:
         self._journal = journal
@@ -129,12 +54,12 @@ class Link:
         self._prefix = prefix
         self._wake = wake
         self._ended = ended
-        self.client = Side(self._client_data, self._client_lost)
+        self.client = Side(made=lambda: began(self), data=self._client_data, lost=self._client_lost)
         self._server: Side | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._outbox: list[bytes] = []  # for the server, until it is connected
-        self._turns: deque[_Turn] = deque()  # not yet answered
-        self._incoming: _Turn | None = None  # whose request is still arriving
+        self._turns: deque[Turn] = deque()  # not yet answered
+        self._incoming: Turn | None = None  # whose request is still arriving
         self._request_begin = b""  # of a head that is not whole yet
         self._answer: BodyReader | None = None  # of the first turn, while it is being passed on
         self._answer_begin = b""
@@ -142,7 +67,7 @@ class Link:
         self._refusal: str | None = None  # why there is no server for the requests that are waiting
         self._blind = False  # after a change of protocols
         self._closing = False
-        self._quiet_since = 0.0
+        self._quiet_since_s = 0.0
 
     @property
     def busy(self) -> bool:
@@ -162,18 +87,20 @@ class Link:
         try:
             self._read_requests(self._request_begin + data)
         except BadMessage as error:
-            self._incoming = None
-            self._journal.unread("", "", f"the client sent what is no HTTP: {error}")
+            why = f"the client sent what is no HTTP: {error}"
             if not self._turns:
                 self.client.write(
                     b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
                 )
+            if self._incoming is None:
+                self._journal.unread("", "", why)
+            self._fail(why)
             self.client.close()
         self._wake()
 
     def _read_requests(self, buffer: bytes) -> None:
         out: list[bytes] = []
-        whole: list[_Turn] = []
+        whole: list[Turn] = []
         position = 0
         try:
             while position < len(buffer):
@@ -181,7 +108,9 @@ class Link:
                     head = read_head(buffer, position)
                     if head is None:
                         break
-                    self._incoming = _Turn(head, request_body(head))
+                    self._incoming = Turn(head, request_body(head))
+                    if not self._turns:
+                        self._leave_idle_server()
                     self._turns.append(self._incoming)
                     out.append(self._addressed(head, buffer[position : position + head.size]))
                     position += head.size
@@ -204,7 +133,7 @@ class Link:
     def _addressed(self, head: Head, raw: bytes) -> bytes:
         """The head as the server would get it directly: its own `Host`, and a path instead of a URL."""
         method, target, version = head.words
-        path = _origin(target)
+        path = origin(target)
         if self._prefix and path.startswith("/"):
             path = self._prefix + path
         if path != target:
@@ -214,11 +143,6 @@ class Link:
     def _to_server(self, data: bytes) -> None:
         if not data or self._refusal is not None:
             return
-        now = asyncio.get_running_loop().time()
-        if len(self._turns) == 1 and self._server is not None and now - self._quiet_since > _IDLE_S:
-            self._server.close()
-            self._server = None
-        self._quiet_since = now
         if self._server is not None:
             self._server.write(data)
             return
@@ -226,13 +150,18 @@ class Link:
         if self._connecting is None:
             self._connecting = asyncio.get_running_loop().create_task(self._connect())
 
+    def _leave_idle_server(self) -> None:
+        if self._server is not None and self._journal.now_s() - self._quiet_since_s > _IDLE_S:
+            self._server.close()
+            self._server = None
+
     async def _connect(self) -> None:
-        side = Side(self._server_data, self._server_lost)
+        side = Side(data=self._server_data, lost=self._server_lost)
         side.other = self.client
         try:
             await self._dial(side)
         except Exception as error:  # noqa: BLE001 - whatever keeps us from the server, the client must hear
-            self._broken(_words(error))
+            self._broken(words_of(error))
             return
         finally:
             self._connecting = None
@@ -266,7 +195,7 @@ class Link:
             self._broken(f"it sent what is no HTTP: {error}")
 
     def _read_answers(self, buffer: bytes) -> None:
-        over: list[_Turn] = []
+        over: list[Turn] = []
         position = 0
         try:
             while position < len(buffer) and not self._blind:
@@ -278,10 +207,11 @@ class Link:
                     if head is None:
                         break
                     status = status_of(head)
-                    position += head.size
-                    if status < 200 and status != _SWITCHING_PROTOCOLS:
+                    if 100 <= status < 200 and status != _SWITCHING_PROTOCOLS:
+                        position += head.size
                         continue
                     self._answer = self._begin_answer(turn, head, status)
+                    position += head.size
                 content, used = self._answer.feed(buffer[position:])
                 position += used
                 turn.begin(self._journal).add(content, self._journal.now_s())
@@ -296,7 +226,7 @@ class Link:
             for turn in over:
                 self._end(turn)
 
-    def _begin_answer(self, turn: _Turn, head: Head, status: int) -> BodyReader:
+    def _begin_answer(self, turn: Turn, head: Head, status: int) -> BodyReader:
         reader = BodyReader(length=0, chunked=False)
         if status == _SWITCHING_PROTOCOLS:
             self._blind = True
@@ -318,7 +248,7 @@ class Link:
             self._answer = None
             self._end(self._turns.popleft())
         if self._turns:
-            self._broken("it closed the connection" if error is None else _words(error))
+            self._broken("it closed the connection" if error is None else words_of(error))
         elif self._server_closes or self._blind:
             self.client.close()  # else it was idle: the next request makes a new one
 
@@ -369,20 +299,8 @@ class Link:
         self._incoming = None
         self._turns.clear()
 
-    def _end(self, turn: _Turn) -> None:
-        self._journal.finish(turn.begin(self._journal))
+    def _end(self, turn: Turn) -> None:
+        exchange = turn.begin(self._journal)
+        self._journal.finish(exchange)
+        self._quiet_since_s = exchange.finished_s
         self._wake()
-
-
-def _origin(target: str) -> str:
-    """The path of a target; a client that takes us for a forward proxy sends a whole URL."""
-    return re.sub(r"^https?://[^/?#]*", "", target, flags=re.IGNORECASE) or "/"
-
-
-def _secrets(fields: Mapping[str, str]) -> tuple[str, ...]:
-    values = (fields.get(name, "").split() for name in _KEY_HEADERS)
-    return tuple(words[-1] for words in values if words and len(words[-1]) >= _SHORTEST_SECRET)
-
-
-def _words(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -38,11 +38,12 @@ class Proxy:
         """Take no more connections, give the requests in flight `grace_s`, then abort and record them."""
         self._listener.close()
         deadline = self._loop.time() + grace_s
+        await asyncio.sleep(_POLL_S)  # for a connection that was accepted just now
         while any(link.busy for link in self._links) and self._loop.time() < deadline:
             await asyncio.sleep(_POLL_S)
-        for link in list(self._links):
-            link.abort()
         while self._links:
+            for link in list(self._links):
+                link.abort()
             await asyncio.sleep(0)
         while self._journal.work(_STEPS):
             pass
@@ -54,9 +55,9 @@ class Proxy:
             authority=self._upstream.netloc.rpartition("@")[2],
             prefix=self._upstream.path,
             wake=self._wake,
+            began=self._links.add,
             ended=self._links.discard,
         )
-        self._links.add(link)
         return link.client
 
     async def _dial(self, side: asyncio.Protocol) -> None:

@@ -48,13 +48,13 @@ class RunDir:
         return self.path.name
 
     def lane(self, name: str) -> Path:
-        return self.path / name
+        return self.path / _safe(name)
 
     def check(self, lane: str, check: str) -> Path:
-        return self.path / lane / check
+        return self.path / _safe(lane) / _safe(check)
 
     def pair(self, name: str) -> Path:
-        return self.path / "pairs" / name
+        return self.path / "pairs" / _safe(name)
 
     def write(self, record: RunRecord) -> None:
         write_atomic(self.path / "run.json", record.model_dump_json(indent=2) + "\n")
@@ -79,3 +79,10 @@ class RunDir:
         with contextlib.suppress(OSError):
             temporary.symlink_to(self.path.name, target_is_directory=True)
             temporary.replace(link)
+
+
+def _safe(name: str) -> str:
+    """A record may come from anywhere: no name in it may lead out of the run directory."""
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise ConfigError(f"the record names a lane, check or pair {name!r}, which is no directory name")
+    return name

@@ -6,41 +6,50 @@ import traceback
 from pathlib import Path
 
 from harness.errors import ConfigError, HarnessError
-from harness.evidence.fingerprint import (
-    Fingerprint,
-    idle_exemptions,
-    parity_findings,
-    read_fingerprint,
-)
 from harness.evidence.record import CheckResult, LaneRecord, PairResult, RunRecord
 from harness.evidence.run_dir import RunDir
+from harness.executors.pairs import Side, judge_pair
 from harness.executors.plan import parse_check
 from harness.findings import Code, Finding, verdict_of
 from harness.scenario.model import Pair
-from harness.verdict import Verdict, exit_code, worst
+from harness.verdict import EXIT_INTERRUPTED, Verdict, exit_code, worst
+
+UNFINISHED = ("started", "interrupted")
 
 
 def judge_run(run: RunDir, record: RunRecord) -> None:
-    """Fill every verdict of the record, in place."""
+    """Fill every verdict of the record, in place. Its status is a fact, and stays as it is."""
     for lane in record.lanes.values():
         judge_lane(run, lane)
-    for name, spec in record.pair_specs.items():
-        record.pairs[name] = _guarded_pair(run, record, Pair.model_validate(spec))
-    record.verdict = verdict_of(record.findings, worst(_counted(record)))
+    for name, pair in record.pair_specs.items():
+        record.pairs[name] = _pair(run, record, pair)
+    if record.status == "started":
+        message = "this run never ended: its harness was killed, and no release was verified"
+        _note(record.findings, Finding(code=Code.INTERRUPTED, message=message, where=record.run_id))
+    counted = _counted(record)
+    record.verdict = verdict_of(record.findings, worst(counted))
     record.exit_code = exit_code(record.verdict, require_gate=record.require_gate)
+    if record.status == "interrupted":
+        record.exit_code = EXIT_INTERRUPTED
+    elif not counted and record.lanes and not record.findings and not record.require_gate:
+        record.exit_code = 0  # every lane is optional, and was skipped with its reason
 
 
 def judge_lane(run: RunDir, lane: LaneRecord) -> None:
-    """Judge each check of the lane from its folder; the lane's verdict is the worst of all it holds."""
+    """Judge each check of the lane from its folder; the lane's verdict is the worst of all it holds. A lane
+    that did not come to its end has no verified release: it can never be better than INFRA."""
     for name, given in lane.check_params.items():
-        lane.checks[name] = _guarded_check(run, lane, name, given)
+        lane.checks[name] = _check(run, lane, name, given)
+    if lane.status in UNFINISHED and (lane.servers or run.lane(lane.name).is_dir()):
+        message = f"the lane did not come to its end ({lane.status}): its release was not verified"
+        _note(lane.findings, Finding(code=Code.INTERRUPTED, message=message, where=lane.name))
     judged = [result.verdict for result in lane.checks.values()]
     served = lane.status == "done" and not any(finding.code is Code.NOT_RUN for finding in lane.findings)
     base = worst(judged) if judged else (Verdict.REPORTED if served else Verdict.SKIPPED)
     lane.verdict = verdict_of(lane.findings, base)
 
 
-def _guarded_check(run: RunDir, lane: LaneRecord, name: str, given: dict[str, object]) -> CheckResult:
+def _check(run: RunDir, lane: LaneRecord, name: str, given: dict[str, object]) -> CheckResult:
     collected = lane.collect_findings.get(name, [])
     folder = run.check(lane.name, name)
     if not folder.is_dir():
@@ -58,15 +67,19 @@ def _guarded_check(run: RunDir, lane: LaneRecord, name: str, given: dict[str, ob
     return result.model_copy(update={"findings": findings, "verdict": verdict_of(findings, result.verdict)})
 
 
-def _guarded_pair(run: RunDir, record: RunRecord, pair: Pair) -> PairResult:
-    sides = [record.lanes.get(name) for name in (pair.baseline, pair.candidate)]
-    for name, lane in zip((pair.baseline, pair.candidate), sides, strict=True):
+def _pair(run: RunDir, record: RunRecord, pair: Pair) -> PairResult:
+    for name in (pair.baseline, pair.candidate):
+        lane = record.lanes.get(name)
         if lane is None or lane.verdict is Verdict.SKIPPED:
-            reason = f"lane `{name}` was not run"
-            finding = Finding(code=Code.NOT_RUN, message=reason, where=name)
+            finding = Finding(code=Code.NOT_RUN, message=f"lane `{name}` was not run", where=name)
             return PairResult(verdict=Verdict.SKIPPED, findings=[finding])
     try:
-        return _pair(run, record, pair)
+        planned = parse_check(pair.check, record.lanes[pair.baseline].check_params[pair.check])
+        sides = [
+            Side(name=name, folder=run.lane(name), verdict=record.lanes[name].verdict)
+            for name in (pair.baseline, pair.candidate)
+        ]
+        return judge_pair(pair, planned.check, planned.params, sides[0], sides[1], run.pair(pair.name))
     except HarnessError as error:
         finding = error.finding()
         return PairResult(verdict=verdict_of([finding], Verdict.REPORTED), findings=[finding])
@@ -76,61 +89,18 @@ def _guarded_pair(run: RunDir, record: RunRecord, pair: Pair) -> PairResult:
         return PairResult(verdict=Verdict.INFRA, findings=[finding])
 
 
-def _pair(run: RunDir, record: RunRecord, pair: Pair) -> PairResult:
-    given = record.lanes[pair.baseline].check_params[pair.check]
-    planned = parse_check(pair.check, given)
-    findings = _unsound(record, pair)
-    if any(not run.check(name, pair.check).is_dir() for name in (pair.baseline, pair.candidate)):
-        return PairResult(verdict=verdict_of(findings, Verdict.SKIPPED), findings=findings)
-    keys = [read_fingerprint(run.lane(name)) for name in (pair.baseline, pair.candidate)]
-    findings += parity_findings(keys[0], keys[1], pair.may_differ)
-    findings += _idle(keys[0], keys[1], pair)
-    if verdict_of(findings, Verdict.PASS) is Verdict.INVALID:  # a margin is judged on sound evidence only
-        pair = pair.model_copy(update={"max_drop_pp": None})
-    result = planned.check.pair(
-        planned.params,
-        pair,
-        run.check(pair.baseline, pair.check),
-        run.check(pair.candidate, pair.check),
-        run.pair(pair.name),
-    )
-    findings += result.findings
-    return result.model_copy(update={"findings": findings, "verdict": verdict_of(findings, result.verdict)})
-
-
-def _unsound(record: RunRecord, pair: Pair) -> list[Finding]:
-    return [
-        Finding(
-            code=Code.LANE_UNSOUND,
-            message=f"lane `{name}` is {record.lanes[name].verdict}: its evidence cannot carry a comparison",
-            where=name,
-        )
-        for name in (pair.baseline, pair.candidate)
-        if record.lanes[name].verdict.rank > Verdict.INCONCLUSIVE.rank
-    ]
-
-
-def _idle(baseline: Fingerprint, candidate: Fingerprint, pair: Pair) -> list[Finding]:
-    """Exemptions that exempted nothing: misspelt, or the pair is not what it claims to be."""
-    idle = idle_exemptions(baseline, candidate, pair.may_differ)
-    reasons = [(entry, "no setting has this name") for entry in idle.unmatched]
-    reasons += [(entry, "it is equal on both sides") for entry in idle.equal]
-    return [
-        Finding(code=Code.IDLE_EXEMPTION, message=f"may_differ names {entry}, but {reason}", where=pair.name)
-        for entry, reason in reasons
-    ]
-
-
 def _counted(record: RunRecord) -> list[Verdict]:
     """Verdicts that count. An optional lane that was skipped does not worsen the run, nor do its pairs. A
     lane that is merely REPORTED does not either, where every check of it went into a pair that passed."""
     excused = {
-        name for name, lane in record.lanes.items() if lane.verdict is Verdict.SKIPPED and not lane.required
+        name
+        for name, lane in record.lanes.items()
+        if lane.verdict is Verdict.SKIPPED and not lane.required and lane.status == "done"
     }
     gated = {
-        (str(spec[side]), str(spec["check"]))
-        for name, spec in record.pair_specs.items()
-        for side in ("baseline", "candidate")
+        (side, pair.check)
+        for name, pair in record.pair_specs.items()
+        for side in (pair.baseline, pair.candidate)
         if record.pairs[name].verdict is Verdict.PASS
     }
     verdicts = [
@@ -138,16 +108,23 @@ def _counted(record: RunRecord) -> list[Verdict]:
         for name, lane in record.lanes.items()
         if name not in excused and not (lane.verdict is Verdict.REPORTED and _all_gated(lane, gated))
     ]
-    for name, result in record.pairs.items():
-        spec = record.pair_specs[name]
-        if not excused & {str(spec["baseline"]), str(spec["candidate"])}:
-            verdicts.append(result.verdict)
+    verdicts += (
+        record.pairs[name].verdict
+        for name, pair in record.pair_specs.items()
+        if not excused & {pair.baseline, pair.candidate}
+    )
     return verdicts
 
 
 def _all_gated(lane: LaneRecord, gated: set[tuple[str, str]]) -> bool:
     reported = (check for check, result in lane.checks.items() if result.verdict is Verdict.REPORTED)
     return bool(lane.checks) and all((lane.name, check) in gated for check in reported)
+
+
+def _note(findings: list[Finding], finding: Finding) -> None:
+    """Judging again must not say it twice."""
+    if finding not in findings:
+        findings.append(finding)
 
 
 def _broken(message: str, folder: Path) -> CheckResult:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -14,6 +15,7 @@ from harness.deploy.identity import lane_fingerprint
 from harness.engines.base import Engine, Launch
 from harness.errors import Problem, TargetError
 from harness.events import Watcher
+from harness.evidence.files import write_atomic
 from harness.evidence.fingerprint import write_fingerprint
 from harness.evidence.record import LaneRecord
 from harness.evidence.run_dir import RunDir
@@ -63,6 +65,12 @@ def run_lane(planned: PlannedLane, shop: Workshop, save: Callable[[LaneRecord], 
         record.status = "done"
     except Problem as problem:
         record.findings.append(problem.finding())
+        record.status = "failed"
+    except Exception:  # noqa: BLE001 - a bug of ours must neither end the run nor pass for the engine's fault
+        trace = shop.run.lane(lane.name) / "harness-traceback.txt"
+        write_atomic(trace, traceback.format_exc())
+        what = "the harness itself failed while it ran this lane"
+        record.findings.append(Finding(code=Code.HARNESS_BUG, message=what, where=str(trace)))
         record.status = "failed"
     except BaseException:
         record.status = "interrupted"

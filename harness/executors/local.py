@@ -24,7 +24,6 @@ from harness.host.ports import PortBook
 from harness.host.process import become_subreaper
 from harness.host.redact import redact_argv
 from harness.report.summary import write_lane_summary, write_summary
-from harness.verdict import EXIT_INTERRUPTED
 
 
 def run_plan(
@@ -52,25 +51,25 @@ def run_plan(
                     lane = run_lane(planned, shop, save)
                     judge_lane(run, lane)
                     save(lane)
-                    write_lane_summary(run, lane)
                     watcher.lane_verdict(lane.name, lane.verdict)
         except Interrupted as stop:
             record.status = "interrupted"
             record.findings.append(Finding(code=Code.INTERRUPTED, message=str(stop), where="harness run"))
-    return run, close(run, record)
+        if record.status == "started":
+            record.status = "done"
+        record.finished_at = datetime.now(UTC).isoformat(timespec="seconds")
+        judge_and_report(run, record)
+    return run, record
 
 
-def close(run: RunDir, record: RunRecord) -> RunRecord:
-    """Judge what there is, write the record and the summaries."""
+def judge_and_report(run: RunDir, record: RunRecord) -> None:
+    """Judge what there is; write the record and every summary anew."""
     judge_run(run, record)
-    if record.status == "interrupted":
-        record.exit_code = EXIT_INTERRUPTED
-    elif record.status == "started":
-        record.status = "done"
-    record.finished_at = datetime.now(UTC).isoformat(timespec="seconds")
     run.write(record)
     write_summary(run, record)
-    return record
+    for lane in record.lanes.values():
+        if run.lane(lane.name).is_dir():
+            write_lane_summary(run, lane)
 
 
 def _opening(plan: Plan, run: RunDir, require_gate: bool) -> RunRecord:
@@ -97,7 +96,7 @@ def _opening(plan: Plan, run: RunDir, require_gate: bool) -> RunRecord:
             "cpus": os.cpu_count(),
         },
         lanes=lanes,
-        pair_specs={pair.name: pair.model_dump() for pair in plan.pairs},
+        pair_specs={pair.name: pair for pair in plan.pairs},
     )
 
 
@@ -112,7 +111,8 @@ def _interruptible() -> Iterator[None]:
         if len(seen) == 1:
             raise Interrupted(f"interrupted by {signal.Signals(number).name}")
 
-    kinds = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    kinds = [number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN]  # nohup
     before = {number: signal.signal(number, on_signal) for number in kinds}
     try:
         yield

@@ -190,9 +190,10 @@ def _plan_lane(lane: Lane, ports: PortBook) -> PlannedLane:
 
 def _model_path(lane: Lane) -> str:
     if lane.model.path is not None:
-        return str(Path(lane.model.path).expanduser())
+        path = Path(lane.model.path).expanduser()
+        return str(path.absolute() if path.exists() else path)  # else it may be a hub's name
     name = str(lane.model.pull)
-    return str(models.locate(name) or models.expected_path(name))
+    return str(models.expected_path(name)) if name in models.MODELS else name
 
 
 def _lane_problems(planned: PlannedLane) -> list[str]:
@@ -202,8 +203,10 @@ def _lane_problems(planned: PlannedLane) -> list[str]:
         if server.spec.role not in server.engine.roles:
             known = ", ".join(server.engine.roles)
             found.append(f"{server.engine.name} has no role `{server.spec.role}` here; it has: {known}")
-    if planned.lane.model.pull is not None and models.locate(planned.lane.model.pull) is None:
-        name = planned.lane.model.pull
+    name = planned.lane.model.pull
+    if name is not None and name not in models.MODELS:
+        found.append(f"there is no model `{name}` to pull; known: {', '.join(models.MODELS)}")
+    elif name is not None and models.locate(name) is None:
         found.append(f"model {name} is not on this machine; get it with: harness models pull {name}")
     for check in planned.checks:
         found += (f"check `{check.name}`: {problem}" for problem in check.check.problems(check.params))

@@ -27,6 +27,8 @@ def unmet(requires: Mapping[str, Any], gpus: int) -> str:
     does not have."""
     if gpus:
         return f"needs {gpus} GPU(s); this version leases no GPUs yet"
+    if problems(requires):  # told as such; nothing can be said about the hardware
+        return ""
     wanted = requires.get("cpu_any_of", [])
     if wanted and not cpu_features() & set(wanted):
         return f"needs a processor with {' or '.join(wanted)}; this one ({cpu_model()}) has none of them"

@@ -7,8 +7,10 @@ word of a name, and not after a word that gives them their other meaning.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 MASK = "***"
+_Setting = TypeVar("_Setting")
 
 
 def _words(text: str) -> frozenset[str]:
@@ -18,7 +20,7 @@ def _words(text: str) -> frozenset[str]:
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _ALWAYS = _words(
     "secret secrets password passwords passwd passphrase credential credentials auth authorization apikey "
-    "apikeys accesskey secretkey privatekey accesstoken authtoken apitoken hftoken pgpassword"
+    "apikeys accesskey secretkey privatekey accesstoken authtoken apitoken hftoken hft pgpassword"
 )
 _AT_THE_END = _words("key keys token pat")
 _ORDINARY = _words(
@@ -38,6 +40,7 @@ _SCHEMES = _words("bearer basic token")
 _SHORT = 8  # a shorter secret is replaced only where it stands as a word of its own
 
 _FLAG = re.compile(r"--[A-Za-z]|-[A-Za-z]{1,6}$")
+_PATH = re.compile(r"[\w.\"'-]+")  # of a setting: lanes.a.flags."--hf-token"
 # A name is tried only where it begins, and none is endless: a giant line must not take quadratic time.
 _BEGIN = r"(?<![\w.-])"
 _NAME = r"(?P<name>[A-Za-z][\w.-]{0,80})"
@@ -52,10 +55,10 @@ _PATTERNS = (
         re.IGNORECASE,
     ),
     re.compile(r"(?P<front>\bbearer\s+)(?P<value>[\w.~+/=-]{6,})", re.IGNORECASE),
-    # --api-key xyz, api_key=xyz, "api_key": "xyz", api-key: xyz
-    re.compile(rf"(?P<front>{_BEGIN}--{_NAME}(?:=|\s+))(?!--){_VALUE}"),
+    # --api-key xyz, --api-key: xyz, api_key=xyz, "api_key": "xyz", "--api-key"=xyz, api-key: xyz
+    re.compile(rf"(?P<front>{_BEGIN}--{_NAME}(?:=|:\s*|\s+))(?!--){_VALUE}"),
     re.compile(rf"(?P<front>{_BEGIN}{_NAME}=){_VALUE}"),
-    re.compile(rf"(?P<front>['\"]{_NAME}['\"]\s*:\s*){_VALUE}"),
+    re.compile(rf"(?P<front>['\"]-{{0,2}}{_NAME}['\"]\s*[:=]\s*){_VALUE}"),
     _COLON,
 )
 
@@ -89,6 +92,13 @@ def redact_env(env: Mapping[str, str]) -> dict[str, str]:
     return {name: _mask(value) if is_secret(name) else redact_text(value) for name, value in env.items()}
 
 
+def redact_settings(settings: Mapping[str, _Setting], secrets: Iterable[str] = ()) -> dict[str, _Setting]:
+    """Flags or resolved settings by name (dots inside are fine), the values of secret ones masked, and the
+    given secrets masked in all others. Numbers and switches under an ordinary name stay what they are."""
+    known = tuple(secrets)
+    return {name: _setting(is_secret(name), value, known) for name, value in settings.items()}
+
+
 def secret_values(argv: Sequence[str], env: Mapping[str, str]) -> frozenset[str]:
     """The secrets themselves, for `redact_text` on what a program that knows them has written."""
     found = [rest for _, rest, secret in _parts(argv) if secret]
@@ -105,6 +115,16 @@ def redact_text(text: str, secrets: Iterable[str] = ()) -> str:
     for pattern in _PATTERNS:
         text = pattern.sub(_replacement, text)
     return text
+
+
+def _setting(secret: bool, value: Any, known: tuple[str, ...]) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, list):
+        return [_setting(secret, item, known) for item in value]
+    if secret:
+        return _mask(str(value))
+    return redact_text(value, known) if isinstance(value, str) else value
 
 
 def _replacement(match: re.Match[str]) -> str:
@@ -138,7 +158,7 @@ def _parts(argv: Sequence[str]) -> Iterator[tuple[str, str, bool]]:
             yield "", word, True
             continue
         name, equals, value = word.partition("=")
-        whole = bool(equals) and (word.startswith("-") or name.isupper()) and is_secret(name)
+        whole = bool(equals) and _PATH.fullmatch(name) is not None and is_secret(name)
         expected = not equals and word.startswith("-") and is_secret(word)
         if whole:
             yield name + equals, value, True

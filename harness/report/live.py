@@ -1,5 +1,6 @@
 """What a person sees while a run is going on: a live table on a terminal, plain lines elsewhere."""
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -101,8 +102,9 @@ class PlainView:
         return self._lanes.setdefault(lane, LaneView())
 
     def _line(self, lane: str, text: str) -> None:
-        sys.stderr.write(f"[{time.monotonic() - self._began:7.1f} s] {lane}: {safe(text)}\n")
-        sys.stderr.flush()
+        with contextlib.suppress(OSError):  # `2>&1 | tee` may be gone: the run goes on
+            sys.stderr.write(f"[{time.monotonic() - self._began:7.1f} s] {lane}: {safe(text)}\n")
+            sys.stderr.flush()
 
 
 class TableView:

@@ -63,7 +63,7 @@ def render_run(record: RunRecord, place: str) -> str:
         *_lanes_table(record),
     ]
     for name, result in record.pairs.items():
-        lines += ["", *_pair_block(name, result, record.pair_specs.get(name, {}))]
+        lines += ["", *_pair_block(name, result, record.pair_specs[name].model_dump())]
     lines += _findings_block(_all_findings(record))
     lines += ["", f"evidence  {place}"]
     return "\n".join(lines) + "\n"

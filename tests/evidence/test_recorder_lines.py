@@ -48,9 +48,10 @@ def exchange(request: bytes, answer: bytes, *, encoding: str = "", streamed: boo
 
 
 def written(made: Exchange) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    made.finished_s = 3.5
     answer = Body(b"".join(made.chunks), made.encoding)
     assert made.ask is not None
-    lines = [strict(json.dumps(line)) for line in prompt_lines(made, made.ask, answer, 3.5)]
+    lines = [strict(json.dumps(line)) for line in prompt_lines(made, made.ask, answer)]
     return lines, strict(raw_line(made, answer))
 
 

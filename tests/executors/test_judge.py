@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from harness.codes import Code
+from harness.errors import ConfigError
 from harness.evidence.files import write_json
 from harness.evidence.fingerprint import write_fingerprint
 from harness.evidence.record import LaneRecord, RunRecord
@@ -48,6 +49,7 @@ def _record(*lanes: LaneRecord, pair: dict[str, Any] | None = None, **more: Any)
         "harness_version": "0",
         "command": [],
         "started_at": "now",
+        "status": "done",
         "lanes": {lane.name: lane for lane in lanes},
         "pair_specs": specs,
     }
@@ -172,6 +174,7 @@ def test_lost_or_broken_evidence_is_invalid_not_a_crash(run: RunDir, name: str) 
 def test_lane_never_run_is_skipped_and_not_a_success(run: RunDir) -> None:
     lane = LaneRecord(name="a", check_params={"gsm8k": {"dataset": "x"}})
     record = _record(lane)
+    lane.status = "started"
     judge_run(run, record)
     assert record.verdict is Verdict.SKIPPED
     assert record.exit_code == 3
@@ -202,3 +205,65 @@ def test_record_of_another_harness_is_told_not_crashed(run: RunDir) -> None:
     judge_run(run, record)
     assert record.lanes["a"].verdict is Verdict.INFRA
     assert Code.HARNESS_BUG in _codes(record.lanes["a"].checks["gsm8k"].findings)
+
+
+@pytest.mark.parametrize("status", ["started", "interrupted"])
+def test_lane_whose_release_was_never_verified_cannot_pass(run: RunDir, status: Any) -> None:
+    """Killed while the last lane was stopping: all evidence is on disk, and yet nothing may be claimed."""
+    stopping = _lane(run, "b")
+    stopping.status = status
+    record = _record(_lane(run, "a"), stopping, pair={"max_drop_pp": 20.0}, status="started")
+    judge_run(run, record)
+    judge_run(run, record)
+    assert record.verdict is Verdict.INFRA
+    assert record.exit_code == 4
+    assert record.status == "started", "a judge states no facts"
+    assert len([f for f in record.findings if f.code is Code.INTERRUPTED]) == 1
+
+
+def test_interrupted_run_exits_130_again(run: RunDir) -> None:
+    record = _record(_lane(run, "a"), status="interrupted")
+    judge_run(run, record)
+    assert record.exit_code == 130
+
+
+def test_optional_lane_that_was_never_reached_is_not_excused(run: RunDir) -> None:
+    lane = LaneRecord(name="b", required=False, check_params={"gsm8k": {"dataset": "x"}})
+    record = _record(_lane(run, "a"), lane, status="interrupted")
+    judge_run(run, record)
+    assert record.verdict is Verdict.SKIPPED
+
+
+def test_run_of_optional_skipped_lanes_only(run: RunDir) -> None:
+    lane = LaneRecord(name="b", required=False, status="done", check_params={})
+    lane.findings.append(Finding(code=Code.NOT_RUN, message="needs Hopper"))
+    record = _record(lane)
+    judge_run(run, record)
+    assert (record.verdict, record.exit_code) == (Verdict.SKIPPED, 0)
+    record.require_gate = True
+    judge_run(run, record)
+    assert record.exit_code == 3
+
+
+def test_lane_that_the_host_let_down_leaves_its_pair_to_the_host(run: RunDir) -> None:
+    down = _lane(run, "b")
+    down.status = "failed"
+    down.findings.append(Finding(code=Code.PORT_TAKEN, message="taken"))
+    record = _record(_lane(run, "a"), down, pair={"max_drop_pp": 20.0})
+    judge_run(run, record)
+    assert record.pairs["p"].verdict is Verdict.INFRA
+    assert record.exit_code == 4
+
+
+@pytest.mark.parametrize("value", ["missing", "unknown"])
+def test_what_neither_side_knows_is_not_parity(run: RunDir, value: str) -> None:
+    lanes = [_lane(run, name, keys={"model.digest": value}) for name in "ab"]
+    record = _record(*lanes, pair={"max_drop_pp": 20.0})
+    judge_run(run, record)
+    assert record.pairs["p"].verdict is Verdict.REPORTED
+
+
+@pytest.mark.parametrize("name", ["../x", "..", "a/b", ""])
+def test_names_of_a_foreign_record_lead_nowhere(run: RunDir, name: str) -> None:
+    with pytest.raises(ConfigError):
+        run.pair(name)

@@ -47,7 +47,7 @@ def _record(**more: Any) -> RunRecord:
         "lanes": {"q4": lane},
         "pairs": {"q4-kv": pair},
         "pair_specs": {
-            "q4-kv": {"baseline": "bf16", "candidate": "q4", "check": "gsm8k", "max_drop_pp": 1.0}
+            "q4-kv": {"baseline": "bf16", "candidate": "q4", "check": "gsm8k", "max_drop_pp": 1.0, "name": "q4-kv"}
         },
     }
     return RunRecord(**(base | more))

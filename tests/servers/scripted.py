@@ -6,16 +6,17 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import BinaryIO, Self
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One request as it came over the wire. `body` is without chunked framing."""
+    """One request as it came over the wire: `raw` to the byte, `body` without chunked framing."""
 
     line: str
     headers: tuple[tuple[str, str], ...]
     body: bytes
+    raw: bytes
 
     def header(self, name: str) -> str | None:
         return next((value for key, value in self.headers if key.lower() == name.lower()), None)
@@ -38,7 +39,8 @@ def chunk(data: bytes) -> bytes:
 
 
 class Scripted:
-    """Serves on a free port, one thread for each connection. `requests` are all it has seen, `broken` is set
+    """Serves on a free port, one thread for each connection. `requests` are all it has seen
+    on `accepted` connections, `broken` is set
     when a client has gone away under a running script."""
 
     def __init__(self, script: Script) -> None:
@@ -46,6 +48,7 @@ class Scripted:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
         self._connections: list[socket.socket] = []
         self.requests: list[Received] = []
+        self.accepted = 0
         self.broken = threading.Event()
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
 
@@ -67,6 +70,7 @@ class Scripted:
                 connection, _ = self._listener.accept()
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._connections.append(connection)
+                self.accepted += 1
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
@@ -94,15 +98,46 @@ def _gone(connection: socket.socket) -> bool:
         return True
 
 
+class _Wire:
+    """Reads from a connection and remembers what it read."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.raw = b""
+
+    def line(self) -> bytes:
+        line = self._stream.readline()
+        self.raw += line
+        return line.rstrip(b"\r\n")
+
+    def read(self, size: int) -> bytes:
+        data = self._stream.read(size)
+        self.raw += data
+        return data
+
+    def chunks(self) -> bytes:
+        body = []
+        while size := int(self.line(), 16):
+            body.append(self.read(size))
+            self.line()
+        self.line()
+        return b"".join(body)
+
+
 def _requests(connection: socket.socket) -> Iterator[Received]:
     with connection.makefile("rb") as stream:
-        while line := stream.readline():
+        while True:
+            wire = _Wire(stream)
+            first = wire.line().decode("latin-1")
+            if not first:
+                return
             headers = []
-            while (field := stream.readline().rstrip(b"\r\n")) != b"":
+            while field := wire.line():
                 name, _, value = field.decode("utf-8", "surrogateescape").partition(":")
                 headers.append((name, value.strip()))
-            if any((name.lower(), value) == ("expect", "100-continue") for name, value in headers):
+            sent = {name.lower(): value for name, value in headers}
+            if "expect" in sent:
                 connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
-            lengths = [int(value) for name, value in headers if name.lower() == "content-length"]
-            body = stream.read(lengths[0]) if lengths else b""
-            yield Received(line.decode("latin-1").rstrip("\r\n"), tuple(headers), body)
+            length = int(sent.get("content-length", 0))
+            body = wire.chunks() if "transfer-encoding" in sent else wire.read(length)
+            yield Received(first, tuple(headers), body, wire.raw)

@@ -1,0 +1,74 @@
+"""Judging a pair of lanes from their folders: parity first, then the check's own pairing."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.checks.base import Check
+from harness.evidence.fingerprint import Fingerprint, idle_exemptions, parity_findings, read_fingerprint
+from harness.evidence.record import PairResult
+from harness.findings import Code, Finding, verdict_of
+from harness.scenario.model import Pair
+from harness.verdict import Verdict
+
+NOT_KNOWN = ("missing", "unknown")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Side:
+    """One lane of a pair: its folder, and the verdict it earned by itself."""
+
+    name: str
+    folder: Path
+    verdict: Verdict
+
+
+def judge_pair(
+    pair: Pair, check: Check, params: Any, baseline: Side, candidate: Side, out: Path
+) -> PairResult:
+    """The pair's result; details of disagreements are written under `out`.
+
+    A lane that failed, or that the host let down, is not compared at all: half of an evaluation says nothing
+    about the other half. A margin is judged on sound evidence only. Raises HarnessError when a fingerprint
+    is not there.
+    """
+    findings = [_unsound(side) for side in (baseline, candidate) if side.verdict.rank >= Verdict.INFRA.rank]
+    folders = [side.folder / pair.check for side in (baseline, candidate)]
+    broken = any(side.verdict in (Verdict.INFRA, Verdict.FAIL) for side in (baseline, candidate))
+    if broken or not all(folder.is_dir() for folder in folders):
+        return PairResult(verdict=verdict_of(findings, Verdict.SKIPPED), findings=findings)
+    keys = [read_fingerprint(side.folder) for side in (baseline, candidate)]
+    findings += parity_findings(keys[0], keys[1], pair.may_differ)
+    findings += _not_known(keys[0], keys[1])
+    findings += _idle(keys[0], keys[1], pair)
+    if verdict_of(findings, Verdict.PASS) is Verdict.INVALID:
+        pair = pair.model_copy(update={"max_drop_pp": None})
+    result = check.pair(params, pair, folders[0], folders[1], out)
+    findings += result.findings
+    return result.model_copy(update={"findings": findings, "verdict": verdict_of(findings, result.verdict)})
+
+
+def _unsound(side: Side) -> Finding:
+    code = Code.LANE_INFRA if side.verdict is Verdict.INFRA else Code.LANE_UNSOUND
+    message = f"lane `{side.name}` is {side.verdict}: its evidence cannot carry a comparison"
+    return Finding(code=code, message=message, where=side.name)
+
+
+def _not_known(baseline: Fingerprint, candidate: Fingerprint) -> list[Finding]:
+    """What neither side knows is equal on paper only."""
+    return [
+        Finding(code=Code.PARITY_UNKNOWN, message=f"{key} is {value} on both sides", where=key)
+        for key, value in baseline.items()
+        if value in NOT_KNOWN and candidate.get(key) == value
+    ]
+
+
+def _idle(baseline: Fingerprint, candidate: Fingerprint, pair: Pair) -> list[Finding]:
+    """Exemptions that exempted nothing: misspelt, or the pair is not what it claims to be."""
+    idle = idle_exemptions(baseline, candidate, pair.may_differ)
+    reasons = [(entry, "no setting has this name") for entry in idle.unmatched]
+    reasons += [(entry, "it is equal on both sides") for entry in idle.equal]
+    return [
+        Finding(code=Code.IDLE_EXEMPTION, message=f"may_differ names {entry}, but {reason}", where=pair.name)
+        for entry, reason in reasons
+    ]
