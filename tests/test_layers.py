@@ -37,13 +37,10 @@ HOMES = {
     "typer": {"cli"},
     "rich": {"report"},
     "httpx": {"engines/client.py"},
-    "aiohttp": {"evidence"},
     "psutil": {"host"},
     "yaml": {"scenario"},
-    "pynvml": {"host"},
     "xllamacpp": {"engines/llama_server.py"},
     "lm_eval": set(),
-    "tenacity": {"engines/client.py"},
 }
 
 

@@ -12,7 +12,6 @@ from typing import Any, Final, TypeAlias
 
 from harness.accuracy import scoring
 from harness.accuracy.integrity import Earned, check_samples, check_unity, rescored, sha256
-from harness.accuracy.listing import listed
 from harness.accuracy.requests import AskedDocument, check_requests, failures, load_requests, metrics_of
 from harness.accuracy.samples import METRIC, Sample, SampleSet
 from harness.evidence.record import CheckResult
@@ -31,13 +30,13 @@ _TOO_MANY = 10_000  # missing documents that one finding tells as well
 def audit(
     samples: SampleSet,
     *,
-    expected_docs: int | Sequence[Mapping[str, Any]] | None = None,
+    expected_docs: int | None = None,
     expected_questions: Sequence[str] | None = None,
     requests: Path | None = None,
 ) -> CheckResult:
     """Every acceptance rule of a lane's accuracy evidence. REPORTED when sound: a single lane has no margin.
 
-    `expected_docs` is the data set's documents or their number; by default what the results file says.
+    `expected_docs` is the data set's number of documents; by default what the results file says.
     `expected_questions` are sha256 digests of the data set's questions, in order. `requests` is the
     recorder's file; without it nothing is known of retries, failures, cut answers or tokens.
     """
@@ -46,7 +45,7 @@ def audit(
         findings = [*samples.findings, *unreadable, *failures(lines)]
         return CheckResult(
             verdict=verdict_of(findings, Verdict.INVALID),
-            findings=listed(findings),
+            findings=findings,
             metrics=metrics_of(lines) if lines else {},
         )
     documents = _documents(samples)
@@ -54,9 +53,9 @@ def audit(
     points = _points(scored)
     findings = [
         *samples.findings,
-        *_limit(samples),
+        *_limit(samples, counted=expected_docs is not None),
         *_completeness(samples, _ids(samples, expected_docs)),
-        *_identity(documents, expected_docs, expected_questions),
+        *_identity(documents, expected_questions or ()),
         *check_samples(scored),
         *check_unity(samples.samples, documents),
         *_means(samples, points),
@@ -67,14 +66,14 @@ def audit(
         asked = [_asked(sample) for sample in documents.values()]
         lines, unreadable = load_requests(requests)
         empty = {finding.where for finding in findings if finding.code is Code.EMPTY_RESPONSE}
-        found = [*unreadable, *check_requests(lines, asked)] if lines else unreadable
+        found = list(unreadable)
+        if lines or not unreadable:  # an empty file says that the server was asked nothing
+            found += check_requests(lines, asked)
         findings += [
             item for item in found if item.code is not Code.EMPTY_RESPONSE or item.where not in empty
         ]
         metrics |= metrics_of(lines)
-    return CheckResult(
-        verdict=verdict_of(findings, Verdict.REPORTED), findings=listed(findings), metrics=metrics
-    )
+    return CheckResult(verdict=verdict_of(findings, Verdict.REPORTED), findings=findings, metrics=metrics)
 
 
 def _documents(samples: SampleSet) -> dict[int, Sample]:
@@ -85,35 +84,39 @@ def _documents(samples: SampleSet) -> dict[int, Sample]:
     return documents
 
 
-def _ids(samples: SampleSet, expected: int | Sequence[Mapping[str, Any]] | None) -> range:
-    if isinstance(expected, int):
-        return range(expected)
+def _ids(samples: SampleSet, expected: int | None) -> range:
     if expected is not None:
-        return range(len(expected))
+        return range(expected)
     original = _at(samples.results, "n-samples", samples.task, "original")
     if isinstance(original, int):
         return range(original)
     return range(max(sample.doc_id for sample in samples.samples) + 1)
 
 
-def _limit(samples: SampleSet) -> Iterator[Finding]:
+def _limit(samples: SampleSet, *, counted: bool) -> Iterator[Finding]:
+    """Whether documents were left out. `counted`: the number of documents is known from elsewhere."""
     if not samples.results:
-        return
+        return  # the reader has told of it
     config = samples.results.get("config")
-    if not isinstance(config, Mapping):
-        message = "the results file has no `config`: whether --limit was used cannot be told"
+    if not isinstance(config, Mapping) or "limit" not in config:
+        message = "the results file has no `config.limit`: whether --limit was used cannot be told"
         yield Finding(code=Code.SAMPLES_UNREADABLE, message=message, where=samples.results_file)
         return
-    limit = config.get("limit")
-    counts = _at(samples.results, "n-samples", samples.task)
+    limit = config["limit"]
+    original = _at(samples.results, "n-samples", samples.task, "original")
+    effective = _at(samples.results, "n-samples", samples.task, "effective")
     if limit is not None:
         message = f"the evaluation was run with --limit {limit}: the data set was not asked in full"
         yield Finding(code=Code.LIMIT_USED, message=message, where=samples.results_file)
-    elif isinstance(counts, Mapping) and counts.get("effective") != counts.get("original"):
-        message = (
-            f"{counts.get('effective')} of {counts.get('original')} documents were evaluated (--samples?)"
-        )
+    elif original != effective:
+        message = f"{effective} of {original} documents were evaluated (--samples?)"
         yield Finding(code=Code.LIMIT_USED, message=message, where=samples.results_file)
+    elif not isinstance(original, int) and not counted:
+        message = (
+            "the results file does not say how many documents there are (`n-samples`), and no number was "
+            "given (--expect-docs): whether some are missing cannot be told"
+        )
+        yield Finding(code=Code.SAMPLES_UNREADABLE, message=message, where=samples.results_file)
 
 
 def _completeness(samples: SampleSet, expected: Collection[int]) -> Iterator[Finding]:
@@ -143,29 +146,13 @@ def _completeness(samples: SampleSet, expected: Collection[int]) -> Iterator[Fin
                 yield Finding(code=Code.UNEXPECTED_DOC, message=message, where=f"doc_id={doc_id} {where}")
 
 
-def _identity(
-    documents: Mapping[int, Sample],
-    expected_docs: int | Sequence[Mapping[str, Any]] | None,
-    expected_questions: Sequence[str] | None,
-) -> Iterator[Finding]:
+def _identity(documents: Mapping[int, Sample], expected_questions: Sequence[str]) -> Iterator[Finding]:
     """The documents are the data set's own, in its order."""
     message = "this document is not the one that the data set has at this place"
     for doc_id, sample in documents.items():
-        same = True
-        if (
-            expected_docs is not None
-            and not isinstance(expected_docs, int)
-            and _inside(doc_id, expected_docs)
-        ):
-            same = expected_docs[doc_id].items() <= sample.doc.items()
-        if expected_questions is not None and _inside(doc_id, expected_questions):
-            same = same and expected_questions[doc_id] == sha256(str(sample.doc.get("question")))
-        if not same:
+        known = 0 <= doc_id < len(expected_questions)
+        if known and expected_questions[doc_id] != sha256(str(sample.doc.get("question"))):
             yield Finding(code=Code.UNEXPECTED_DOC, message=message, where=f"doc_id={doc_id}")
-
-
-def _inside(index: int, values: Sequence[object]) -> bool:
-    return 0 <= index < len(values)
 
 
 def _means(samples: SampleSet, points: Points) -> Iterator[Finding]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 from harness.accuracy.integrity import rescored
-from harness.accuracy.listing import listed
 from harness.accuracy.samples import Sample, SampleSet
 from harness.accuracy.scoring import normalise
 from harness.accuracy.statistics import (
@@ -79,7 +78,7 @@ def pair_samples(
     if max_drop_pp is not None and not findings:
         findings += [finding for name in filters for finding in _judge(name, filters[name], max_drop_pp)]
     base = Verdict.REPORTED if max_drop_pp is None else Verdict.PASS
-    result = PairResult(verdict=verdict_of(findings, base), findings=listed(findings), filters=filters)
+    result = PairResult(verdict=verdict_of(findings, base), findings=findings, filters=filters)
     return result, disagreements
 
 

@@ -164,8 +164,8 @@ def _read_results(folder: Path, path: Path | None) -> tuple[Mapping[str, Any], l
         return {}, [_unreadable(f"cannot read the results file: {error.strerror}", where)]
     except (ValueError, RecursionError) as error:
         return {}, [_unreadable(f"the results file is not JSON: {_reason(error)}", where)]
-    if not isinstance(results, dict):
-        return {}, [_unreadable("the results file is not a JSON object", where)]
+    if not isinstance(results, dict) or not results:
+        return {}, [_unreadable("the results file is not a JSON object that says anything", where)]
     return results, []
 
 

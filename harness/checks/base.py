@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from pydantic import BaseModel
 
 from harness.engines.base import Engine
+from harness.evidence.fingerprint import Fingerprint
 from harness.evidence.record import CheckResult, PairResult
 from harness.scenario.model import Pair
 
@@ -57,15 +58,15 @@ class Check(Protocol):
         ...
 
     def judge(self, params: Any, folder: Path) -> CheckResult:
-        """Pure: evidence in, result out."""
+        """Pure: evidence in, result out, with every finding there is; the caller keeps and shortens them."""
         ...
 
-    def pair(self, params: Any, pair: Pair, baseline: Path, candidate: Path, out: Path) -> PairResult:
-        """Pure: two evidence folders of this check in, one result out; details are written under `out`.
-        Parity of the lanes is judged elsewhere, and added by the caller."""
+    def pair(self, params: Any, pair: Pair, baseline: Path, candidate: Path, out: Path | None) -> PairResult:
+        """Pure: two evidence folders of this check in, one result out; details are written under `out`, where
+        it is given. Parity of the lanes is judged elsewhere, and added by the caller."""
         ...
 
-    def fingerprint(self, params: Any, folder: Path) -> dict[str, str]:
+    def fingerprint(self, params: Any, folder: Path) -> Fingerprint:
         """What of this check must be equal between the two lanes of a pair: data set digest, evaluator
         version, task hash, shots, seeds, generation arguments, concurrency."""
         ...

@@ -7,13 +7,15 @@ per line with `question` and `answer`; or a set shipped with the harness; or the
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from harness import datasets
+from harness.accuracy.integrity import sha256
 from harness.errors import ConfigError, HarnessError
 from harness.findings import Code
 
@@ -39,7 +41,7 @@ class Manifest(BaseModel):
     """`dataset.json` of a check: which documents were asked, provable without the data set.
 
     `sha256` maps a file to its digest; `questions` are sha256 digests of each test question, in order
-    (empty where only the number of documents is known).
+    (empty where only the number of documents is known: the hub's parquet files, without pyarrow here).
     """
 
     model_config = ConfigDict(frozen=True)
@@ -60,7 +62,8 @@ def resolve(wanted: str | None, environ: Mapping[str, str] | None = None) -> Dat
         return DataSource(wanted, datasets.path(wanted))
     place = wanted or environ.get(FOLDER_VARIABLE)
     if place:
-        return DataSource("gsm8k" if not wanted else Path(place).name, _checked_folder(Path(place)))
+        folder = _checked_folder(_path(place))
+        return DataSource(folder.name if wanted else "gsm8k", folder)
     if hub_cache(environ) is not None:
         return DataSource("gsm8k", None)
     what = "GSM8K is not on this machine: neither HARNESS_GSM8K_DIR is set, nor is it in the hub's cache"
@@ -68,38 +71,81 @@ def resolve(wanted: str | None, environ: Mapping[str, str] | None = None) -> Dat
     raise ConfigError(what, fix=fix)
 
 
-def manifest(source: DataSource) -> Manifest:
+def manifest(source: DataSource, environ: Mapping[str, str] | None = None) -> Manifest:
     """Digests of what will be asked. Raises HarnessError when a file cannot be read or is malformed."""
     if source.folder is None:
-        cache = hub_cache(os.environ)
-        files = sorted(cache.rglob("*.parquet")) if cache else []
-        return Manifest(
-            name=source.name, docs=GSM8K_TEST_DOCS, sha256={file.name: _digest(file) for file in files}
-        )
-    questions = [
-        hashlib.sha256(doc["question"].encode()).hexdigest() for doc in documents(source.file("test"))
-    ]
+        return _hub_manifest(source.name, os.environ if environ is None else environ)
     digests = {f"{split}.jsonl": _digest(source.file(split)) for split in SPLITS}
-    return Manifest(name=source.name, docs=len(questions), sha256=digests, questions=questions)
+    questions = {split: _questions(source.file(split)) for split in SPLITS}
+    return Manifest(
+        name=source.name, docs=len(questions["test"]), sha256=digests, questions=questions["test"]
+    )
 
 
 def documents(file: Path) -> Iterator[dict[str, str]]:
-    """Documents of a JSONL file; blank lines are passed over."""
-    with file.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            document = _parsed(line)
-            if document is None:
-                what = f"{file}:{number} is not a JSON object with the texts `question` and `answer`"
-                raise HarnessError(what, fix="mend the file", code=Code.EVIDENCE_MISSING)
-            yield document
+    """Documents of a JSONL file; blank lines are passed over. Raises HarnessError."""
+    number = 0
+    try:
+        with file.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                if not line.strip():
+                    continue
+                document = _parsed(line)
+                if document is None:
+                    what = f"{file}:{number} is not a JSON object with the texts `question` and `answer`"
+                    raise _unreadable(what)
+                yield document
+    except OSError as error:
+        raise _unreadable(f"cannot read {file}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise _unreadable(f"{file} is not UTF-8 text, after line {number}: {error.reason}") from error
+
+
+def _questions(file: Path) -> list[str]:
+    questions = [sha256(document["question"]) for document in documents(file)]
+    if not questions:
+        raise _unreadable(f"{file} holds no document")
+    return questions
+
+
+def _hub_manifest(name: str, environ: Mapping[str, str]) -> Manifest:
+    """GSM8K as the hub's cache holds it: one file for each split of the configuration `main`."""
+    snapshot = hub_cache(environ)
+    files = {split: sorted(snapshot.glob(f"main/{split}-*.parquet")) if snapshot else [] for split in SPLITS}
+    if not all(files.values()):
+        what = f"the hub's cache of GSM8K ({snapshot}) lacks main/train-*.parquet or main/test-*.parquet"
+        raise _unreadable(what, f"download openai/gsm8k again, or set {FOLDER_VARIABLE} to a folder of JSONL")
+    digests = {f"main/{file.name}": _digest(file) for split in SPLITS for file in files[split]}
+    questions = _parquet_questions(files["test"])
+    docs = len(questions) if questions else GSM8K_TEST_DOCS
+    return Manifest(name=name, docs=docs, sha256=digests, questions=questions)
+
+
+def _parquet_questions(files: Iterable[Path]) -> list[str]:
+    """Empty where pyarrow is not installed here: lm-eval may live in another environment."""
+    try:
+        from pyarrow import lib, parquet  # type: ignore[import-untyped]  # heavy
+    except ImportError:
+        return []
+    questions: list[Any] = []
+    for file in files:
+        try:
+            questions += parquet.read_table(file, columns=["question"])["question"].to_pylist()
+        except (OSError, KeyError, lib.ArrowException) as error:
+            raise _unreadable(f"cannot read {file}: {str(error).splitlines()[0]}") from error
+    if not all(isinstance(question, str) for question in questions):
+        raise _unreadable(f"some `question` in {', '.join(map(str, files))} is not text")
+    return [sha256(question) for question in questions]
+
+
+def _unreadable(what: str, fix: str = "mend the file") -> HarnessError:
+    return HarnessError(what, fix=fix, code=Code.EVIDENCE_MISSING)
 
 
 def _parsed(line: str) -> dict[str, str] | None:
     try:
         document = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     sound = isinstance(document, dict) and all(
         isinstance(document.get(key), str) for key in ("question", "answer")
@@ -108,18 +154,30 @@ def _parsed(line: str) -> dict[str, str] | None:
 
 
 def hub_cache(environ: Mapping[str, str]) -> Path | None:
-    """The snapshot of openai/gsm8k in the hub's cache, None when it is not there."""
-    home = Path(environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    hub = Path(environ.get("HF_HUB_CACHE") or home / "hub")
+    """The snapshot of openai/gsm8k in the hub's cache that its branch `main` stands for (the newest where
+    that is not known), None when there is none that can be read."""
+    home = environ.get("HF_HOME") or "~/.cache/huggingface"
+    hub = _path(environ.get("HF_HUB_CACHE") or f"{home}/hub")
     for name in ("datasets--openai--gsm8k", "datasets--gsm8k"):
-        snapshots = hub / name / "snapshots"
-        if snapshots.is_dir() and any(snapshots.iterdir()):
-            return snapshots
+        try:
+            snapshots = sorted((hub / name / "snapshots").iterdir(), key=lambda path: path.stat().st_mtime)
+            reference = hub / name / "refs" / "main"
+            revision = reference.read_text(encoding="utf-8").strip() if reference.is_file() else ""
+        except (OSError, UnicodeDecodeError):
+            continue
+        if snapshots:
+            return next((found for found in snapshots if found.name == revision), snapshots[-1])
     return None
 
 
+def _path(text: str) -> Path:
+    """With `~` expanded where that can be done."""
+    return Path(os.path.expanduser(text))  # noqa: PTH111 - Path's own raises on an unknown user
+
+
 def _checked_folder(folder: Path) -> Path:
-    missing = [f"{split}.jsonl" for split in SPLITS if not (folder / f"{split}.jsonl").is_file()]
+    files = [folder / f"{split}.jsonl" for split in SPLITS]
+    missing = [file.name for file in files if not os.path.isfile(file)]  # noqa: PTH113 - Path's own can raise
     if missing:
         what = f"data set folder {folder} lacks {' and '.join(missing)}"
         fix = "one JSON object per line, with `question` and `answer` (which ends in `#### N`)"
@@ -128,5 +186,8 @@ def _checked_folder(folder: Path) -> Path:
 
 
 def _digest(file: Path) -> str:
-    with file.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
+    try:
+        with file.open("rb") as handle:
+            return hashlib.file_digest(handle, "sha256").hexdigest()
+    except OSError as error:
+        raise _unreadable(f"cannot read {file}: {error.strerror or error}") from error

@@ -12,16 +12,21 @@ from pydantic import BaseModel, Field
 
 from harness.accuracy.audit import audit
 from harness.accuracy.pairing import pair_samples, write_disagreements
+from harness.accuracy.parity import conditions
 from harness.accuracy.samples import load_samples
 from harness.checks import dataset, lm_eval
 from harness.checks.base import CheckContext
 from harness.errors import ConfigError, HarnessError, TargetError
 from harness.evidence.files import write_json
+from harness.evidence.fingerprint import Fingerprint
 from harness.evidence.record import CheckResult, PairResult
 from harness.evidence.recorder import Recorder
 from harness.findings import Code, Finding, verdict_of
 from harness.scenario.model import Frozen, Pair
 from harness.verdict import Verdict
+
+# What the server calls its model. That it serves the right one is proven elsewhere, by digest.
+_SERVED_NAME = frozenset({"model_name", "config.model_args.model"})
 
 
 class Gsm8kParams(Frozen):
@@ -54,8 +59,8 @@ class Gsm8k:
     def problems(self, params: Gsm8kParams) -> list[str]:
         found = []
         try:
-            dataset.resolve(params.dataset)
-        except ConfigError as error:
+            dataset.manifest(dataset.resolve(params.dataset))
+        except (ConfigError, HarnessError) as error:
             found.append(f"{error.what}; {error.fix}")
         if (reason := lm_eval.missing()) is not None:
             found.append(reason)
@@ -116,29 +121,34 @@ class Gsm8k:
             expected_questions=manifest.questions or None,
             requests=folder / "requests.jsonl",
         )
-        findings = _evaluator_findings(evaluator, folder) + result.findings
+        findings = [*_evaluator_findings(evaluator, folder), *_dataset_findings(manifest), *result.findings]
         findings += _natural_stop_findings(params, result)
         return result.model_copy(
             update={"findings": findings, "verdict": verdict_of(findings, result.verdict)}
         )
 
-    def pair(self, params: Gsm8kParams, pair: Pair, baseline: Path, candidate: Path, out: Path) -> PairResult:
+    def pair(
+        self, params: Gsm8kParams, pair: Pair, baseline: Path, candidate: Path, out: Path | None
+    ) -> PairResult:
         del params  # equal on both sides, or parity says so
         result, disagreements = pair_samples(
             load_samples(baseline / "lm_eval"), load_samples(candidate / "lm_eval"), pair.max_drop_pp
         )
-        write_disagreements(out / "disagreements.jsonl", disagreements)
+        if out is not None:
+            write_disagreements(out / "disagreements.jsonl", disagreements)
         return result
 
-    def fingerprint(self, params: Gsm8kParams, folder: Path) -> dict[str, str]:
-        keys = {name: str(value) for name, value in params.model_dump().items() if name != "dataset"}
+    def fingerprint(self, params: Gsm8kParams, folder: Path) -> Fingerprint:
+        """Parameters, digests of the data (its name or place is no difference), and what the evaluator's
+        results file says of how it was done: version, task hash, shots, seeds, generation arguments."""
+        keys: Fingerprint = {name: value for name, value in params.model_dump().items() if name != "dataset"}
         try:
-            manifest = dataset.Manifest.model_validate_json((folder / "dataset.json").read_bytes())
-            keys["dataset"] = manifest.name
-            keys |= {f"sha256.{name}": digest for name, digest in manifest.sha256.items()}
+            digests = dataset.Manifest.model_validate_json((folder / "dataset.json").read_bytes()).sha256
         except (OSError, ValueError):
-            keys["dataset"] = "unknown"
-        return keys
+            digests = {}
+        keys |= {f"sha256.{name}": digest for name, digest in digests.items()} or {"dataset": "unknown"}
+        done = conditions(load_samples(folder / "lm_eval")) or {"conditions": "unknown"}
+        return keys | {f"lm_eval.{key}": value for key, value in done.items() if key not in _SERVED_NAME}
 
 
 class _Watch:
@@ -175,9 +185,17 @@ def _evaluator_findings(evaluator: dict[str, object], folder: Path) -> list[Find
     return [Finding(code=Code.EVALUATOR_FAILED, message=message, where=str(folder.parent / "eval.log"))]
 
 
+def _dataset_findings(manifest: dataset.Manifest) -> list[Finding]:
+    if manifest.sha256:
+        return []
+    message = "dataset.json holds no digest: which documents were asked cannot be proven"
+    return [Finding(code=Code.EVIDENCE_MISSING, message=message, where="dataset.json")]
+
+
 def _natural_stop_findings(params: Gsm8kParams, result: CheckResult) -> list[Finding]:
+    """Nothing where the rate is not known: then no request was answered, and the audit says so."""
     rate = result.metrics.get("natural_stop_rate")
-    if params.min_natural_stop is None or (isinstance(rate, float) and rate >= params.min_natural_stop):
+    if params.min_natural_stop is None or not isinstance(rate, float) or rate >= params.min_natural_stop:
         return []
     message = f"natural-stop rate {rate} is below the scenario's {params.min_natural_stop}"
     return [Finding(code=Code.STOP_RATE, message=message, where="gsm8k")]

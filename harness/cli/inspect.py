@@ -59,14 +59,17 @@ def compare(
     expect_docs: Annotated[
         int | None, typer.Option(min=1, help="Documents that each side must have.")
     ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for all findings and disagreements, as JSON lines.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Pair the samples of two evaluations per (doc_id, filter), after auditing both."""
-    from harness.accuracy.compare import compare as compare_folders
+    from harness.executors.compare import compare as compare_folders
     from harness.report.summary import render_compare
     from harness.verdict import exit_code
 
-    result = compare_folders(baseline, candidate, max_drop_pp=max_drop_pp, expect_docs=expect_docs)
+    result = compare_folders(baseline, candidate, max_drop_pp=max_drop_pp, expect_docs=expect_docs, out=out)
     if as_json:
         typer.echo(json.dumps(result.model_dump(), indent=2, ensure_ascii=False))
     else:

@@ -21,7 +21,8 @@ from harness.findings import Code, Finding
 from harness.host.guard import Guard
 from harness.host.ports import listener
 from harness.host.process import ManagedProcess
-from harness.host.redact import redact_argv, redact_env
+from harness.host.redact import redact_argv, redact_env, redact_settings, secret_values
+from harness.host.scrub import scrub
 from harness.host.shm import snapshot, used_by
 from harness.scenario.model import Timeouts
 
@@ -35,6 +36,7 @@ class Deployment:
     ready: list[Ready] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     phases: dict[str, float] = field(default_factory=dict)
+    secrets: set[str] = field(default_factory=set)  # given to the servers, who may log them
     shm: set[str] = field(default_factory=set)  # names in /dev/shm that the servers were seen to use
 
     @property
@@ -74,12 +76,14 @@ def deploy(
             up.ready.append(wait_ready(server, timeouts))
             _note_config(server, up)
             _note_shm(up)
+            guard.watch_shm(up.shm - before)
         up.phases["ready"] = up.ready[-1].ready_s
         yield
         up.assert_alive()  # one that ended by itself after the last check did not hold out
     finally:
         began = time.monotonic()
         with contextlib.ExitStack() as steps:  # unwinds from the last to the first, whatever each raises
+            steps.callback(_scrub, up, launches[0][1].folder)
             steps.callback(lambda: up.phases.update(stop=time.monotonic() - began))
             steps.callback(lambda: up.findings.extend(verify_released(up.servers, before, up.shm)))
             steps.callback(_stop_all, up, timeouts.stop_s)
@@ -124,7 +128,11 @@ def _start(
         name=f"{launch.lane}/{launch.role}",
     )
     record.pid = process.pid
-    server = RunningServer(role=launch.role, engine=engine, launch=launch, process=process, log=log)
+    secrets = secret_values(argv, {**os.environ, **difference})
+    up.secrets |= secrets
+    server = RunningServer(
+        role=launch.role, engine=engine, launch=launch, process=process, log=log, secrets=secrets
+    )
     up.servers.append(server)
     up.records.append(record)
     guard.watch(process)
@@ -133,7 +141,8 @@ def _start(
 
 def _note_config(server: RunningServer, up: Deployment) -> None:
     with Client(server.launch.base_url, timeout_s=30) as client:
-        config = server.engine.effective_config(client, server.log)
+        told = server.engine.effective_config(client, server.log)
+    config = redact_settings(told, server.secrets)
     up.records[-1].effective_config = config
     write_json(server.launch.folder / f"effective-config.{server.role}.json", config)
 
@@ -142,6 +151,14 @@ def _note_shm(up: Deployment) -> None:
     """Only while a process lives can it be seen which shared memory is its own."""
     for server in up.servers:
         up.shm |= used_by({member.pid for member in server.process.members()})
+
+
+def _scrub(up: Deployment, folder: Path) -> None:
+    """Servers log their arguments: once all is stopped, what they were told in secret is masked."""
+    try:
+        scrub(folder, up.secrets)
+    except HarnessError as error:
+        up.findings.append(error.finding())
 
 
 def _write_command(launch: Launch, argv: list[str], difference: Mapping[str, str], *, alone: bool) -> None:

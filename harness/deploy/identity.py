@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.engines.base import Launch
+from harness.engines.flags import render
 from harness.evidence.record import ServerRecord
 from harness.host.hardware import cpu_model
+from harness.host.redact import redact_settings, secret_values
 from harness.scenario.model import Lane, Scalar
 
 # Where a server runs, not how: these never count as differences.
@@ -24,7 +26,8 @@ WHOLE_FILE_LIMIT = 1 << 30
 def lane_fingerprint(
     lane: Lane, launches: Sequence[Launch], records: Sequence[ServerRecord]
 ) -> dict[str, Scalar | None]:
-    """Flat keys; those of a lane with several servers carry the role in front (`decode.flags.--tp`)."""
+    """Flat keys; those of a lane with several servers carry the role in front (`decode.flags.--tp`). Secrets
+    are masked, so two lanes that differ in nothing but a key are equal."""
     keys: dict[str, Scalar | None] = {
         "engine": lane.engine,
         "model.digest": model_digest(Path(launches[0].model_path)),
@@ -36,14 +39,15 @@ def lane_fingerprint(
         keys[f"{front}version"] = record.version
         keys[f"{front}cpus"] = len(launch.cpus)
         keys[f"{front}gpus"] = len(launch.gpus)
-        for flag, value in launch.flags.items():
+        secrets = secret_values(render(launch.flags), launch.env)
+        for flag, value in redact_settings(launch.flags, secrets).items():
             if value is None or value is False:
                 continue
             keys[f"{front}flags.{flag}"] = json.dumps(value) if isinstance(value, list) else value
         for name, text in record.env.items():
             if name not in LOCATION_ENV:
                 keys[f"{front}env.{name}"] = text
-        for name, setting in record.effective_config.items():
+        for name, setting in redact_settings(record.effective_config, secrets).items():
             keys[f"{front}config.{name}"] = setting
     return keys
 

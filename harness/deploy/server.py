@@ -1,6 +1,7 @@
 """One running server of a lane: its process, its log, and whether it is still well."""
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -8,8 +9,9 @@ from harness.engines.base import Engine, Launch
 from harness.engines.log_rules import PORT_IN_USE
 from harness.errors import HarnessError, TargetError
 from harness.findings import Code
-from harness.host.logs import LogTail, tail
+from harness.host.logs import LogLine, LogTail, tail
 from harness.host.process import ManagedProcess
+from harness.host.redact import mask_known, redact_text
 from harness.logscan import FatalLine, LogScanner
 
 LOG_TAIL_LINES = 12
@@ -17,13 +19,15 @@ LOG_TAIL_LINES = 12
 
 @dataclass(slots=True)
 class RunningServer:
-    """A started process with the reader of its log. `role` names it among its lane's servers."""
+    """A started process with the reader of its log. `role` names it among its lane's servers; `secrets` are
+    masked in whatever is read from the log."""
 
     role: str
     engine: Engine
     launch: Launch
     process: ManagedProcess
     log: Path
+    secrets: frozenset[str] = frozenset()
     scanner: LogScanner = field(init=False)
     started: float = field(default_factory=time.monotonic)
     _tail: LogTail = field(init=False)
@@ -34,8 +38,7 @@ class RunningServer:
 
     def read_log(self) -> None:
         """Feed the scanner with what was written since the last call."""
-        for number, line in self._tail.read():
-            self.scanner.feed(number, line)
+        self._feed(self._tail.read())
 
     def assert_alive(self, *, serving: bool) -> None:
         """Raise when the process has ended or its log shows a fatal line: TargetError, or HarnessError
@@ -46,8 +49,7 @@ class RunningServer:
         ended = self.process.poll() is not None
         self.read_log()
         if ended:
-            for number, line in self._tail.finish():
-                self.scanner.feed(number, line)
+            self._feed(self._tail.finish())
             self.scanner.close()
         causes = self.scanner.causes()
         if causes and causes[0].cause == PORT_IN_USE:
@@ -56,6 +58,10 @@ class RunningServer:
             raise self._ended(Code.SERVER_DIED if serving else Code.SERVER_EXITED, causes)
         if causes:
             raise self._fatal(causes[0])
+
+    def _feed(self, lines: Iterable[LogLine]) -> None:
+        for number, line in lines:
+            self.scanner.feed(number, mask_known(line, self.secrets))
 
     def _ended(self, code: Code, causes: list[FatalLine]) -> TargetError:
         when = "while it was serving" if code is Code.SERVER_DIED else "before it was ready"
@@ -89,7 +95,8 @@ class RunningServer:
         )
 
     def log_tail(self) -> str:
-        return "\n".join(f"    | {line[:300]}" for line in tail(self.log, LOG_TAIL_LINES))
+        lines = tail(self.log, LOG_TAIL_LINES)
+        return "\n".join(f"    | {redact_text(line, self.secrets)[:300]}" for line in lines)
 
     def _title(self) -> str:
         return f"{self.engine.name} server `{self.launch.lane}` ({self.role})"

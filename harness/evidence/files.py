@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-import tempfile
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +12,25 @@ from harness.findings import Code
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Replace `path` by `text` (UTF-8): temporary file beside it, fsync, rename.
+    """Replace `path` by `text` (UTF-8): temporary file beside it, fsync, rename. Whoever may read new files
+    of this user may read it: evidence is there to be passed on.
 
     Raises HarnessError (DISK_FULL) when the file system refuses.
     """
-    temporary = ""
+    temporary = path.with_name(f".{secrets.token_hex(8)}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", errors="backslashreplace", dir=path.parent, prefix=".", delete=False
-        ) as handle:
-            temporary = handle.name
-            handle.write(text)
-            handle.flush()
-            os.fsync(handle.fileno())
-        Path(temporary).replace(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with temporary.open("x", encoding="utf-8", errors="backslashreplace") as handle:
+                handle.write(text)
+                handle.flush()
+                os.fsync(handle.fileno())
+            temporary.replace(path)
+        except BaseException:  # an interrupt too must leave no half file
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
     except OSError as error:
-        with contextlib.suppress(OSError):
-            Path(temporary).unlink()
         what = f"cannot write {path}: {error.strerror or error}"
         raise HarnessError(
             what,

@@ -88,7 +88,7 @@ def write_fingerprint(folder: Path, fingerprint: Mapping[str, Value]) -> None:
 
 def read_fingerprint(folder: Path) -> Fingerprint:
     """Read `fingerprint.json` of the folder. Raises HarnessError (EVIDENCE_MISSING) when it is not there, or
-    not one flat JSON object."""
+    not one flat JSON object, or empty: two empty ones would be equal and prove nothing."""
     path = folder / FILE_NAME
     try:
         found = json.loads(path.read_bytes().decode())
@@ -98,6 +98,8 @@ def read_fingerprint(folder: Path) -> Fingerprint:
         raise _broken(path, f"not JSON: {error}") from error
     if not isinstance(found, dict) or any(isinstance(value, dict | list) for value in found.values()):
         raise _broken(path, "not a flat JSON object")
+    if not found:
+        raise _broken(path, "it is empty")
     return found
 
 

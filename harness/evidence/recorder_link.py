@@ -165,6 +165,9 @@ class Link:
             return
         finally:
             self._connecting = None
+        if side.transport is None:
+            self._broken("it closed the connection")
+            return
         self._server = side
         self.client.other = side
         side.write(b"".join(self._outbox))
@@ -235,7 +238,7 @@ class Link:
         exchange = turn.begin(self._journal)
         exchange.status = status
         exchange.encoding = head.fields.get("content-encoding", "")
-        exchange.streamed = head.fields.get("content-type", "").startswith("text/event-stream")
+        exchange.streamed = head.fields.get("content-type", "").lower().startswith("text/event-stream")
         self._server_closes = reader.ends_with_connection or not head.keeps_alive
         return reader
 

@@ -5,12 +5,13 @@ the run directory; `harness judge RUN` repeats it months later on a laptop.
 import traceback
 from pathlib import Path
 
+from harness.accuracy.listing import listed, write_findings
 from harness.errors import ConfigError, HarnessError
 from harness.evidence.record import CheckResult, LaneRecord, PairResult, RunRecord
 from harness.evidence.run_dir import RunDir
 from harness.executors.pairs import Side, judge_pair
 from harness.executors.plan import parse_check
-from harness.findings import Code, Finding, verdict_of
+from harness.findings import EFFECT, Code, Finding, verdict_of
 from harness.scenario.model import Pair
 from harness.verdict import EXIT_INTERRUPTED, Verdict, exit_code, worst
 
@@ -36,8 +37,20 @@ def judge_run(run: RunDir, record: RunRecord) -> None:
 
 
 def judge_lane(run: RunDir, lane: LaneRecord) -> None:
-    """Judge each check of the lane from its folder; the lane's verdict is the worst of all it holds. A lane
-    that did not come to its end has no verified release: it can never be better than INFRA."""
+    """As `examine_lane`; every finding goes into `findings.jsonl` of its check's folder, and the record keeps
+    the first of each kind."""
+    examine_lane(run, lane)
+    for name, result in lane.checks.items():
+        folder = run.check(lane.name, name)
+        lane.checks[name] = result.model_copy(update={"findings": listed(result.findings)})
+        if folder.is_dir():
+            write_findings(folder, result.findings)
+
+
+def examine_lane(run: RunDir, lane: LaneRecord) -> None:
+    """Judge, and write nothing: each check of the lane from its folder; the lane's verdict is the worst of
+    all it holds. A lane that did not come to its end has no verified release, and is never better than INFRA.
+    """
     for name, given in lane.check_params.items():
         lane.checks[name] = _check(run, lane, name, given)
     if lane.status in UNFINISHED and (lane.servers or run.lane(lane.name).is_dir()):
@@ -63,8 +76,24 @@ def _check(run: RunDir, lane: LaneRecord, name: str, given: dict[str, object]) -
         result = _broken(f"this record's parameters do not fit this harness: {error}", folder)
     except Exception:  # noqa: BLE001 - a judge that crashes must not lose the run: it becomes a finding
         result = _broken(f"the judge of `{name}` crashed:\n{traceback.format_exc(limit=5)}", folder)
-    findings = collected + result.findings
-    return result.model_copy(update={"findings": findings, "verdict": verdict_of(findings, result.verdict)})
+    return _with_collected(collected, result)
+
+
+def _with_collected(collected: list[Finding], result: CheckResult) -> CheckResult:
+    """What went wrong in collecting explains what is missing afterwards: no EVIDENCE_MISSING then. Where it
+    was the host's fault (disk full), unsound evidence is its consequence, and the verdict stays INFRA."""
+    cause = verdict_of(collected, Verdict.PASS)
+    if cause.rank < Verdict.INFRA.rank:
+        findings, base = collected + result.findings, result.verdict
+    else:
+        base = Verdict.REPORTED if result.verdict is Verdict.INVALID else result.verdict
+        findings = collected + [
+            finding
+            for finding in result.findings
+            if finding.code is not Code.EVIDENCE_MISSING
+            and not (cause is Verdict.INFRA and EFFECT[finding.code] is Verdict.INVALID)
+        ]
+    return result.model_copy(update={"findings": findings, "verdict": verdict_of(findings, base)})
 
 
 def _pair(run: RunDir, record: RunRecord, pair: Pair) -> PairResult:
@@ -79,7 +108,11 @@ def _pair(run: RunDir, record: RunRecord, pair: Pair) -> PairResult:
             Side(name=name, folder=run.lane(name), verdict=record.lanes[name].verdict)
             for name in (pair.baseline, pair.candidate)
         ]
-        return judge_pair(pair, planned.check, planned.params, sides[0], sides[1], run.pair(pair.name))
+        folder = run.pair(pair.name)
+        result = judge_pair(pair, planned.check, planned.params, sides[0], sides[1], folder)
+        if folder.is_dir():
+            write_findings(folder, result.findings)
+        return result.model_copy(update={"findings": listed(result.findings)})
     except HarnessError as error:
         finding = error.finding()
         return PairResult(verdict=verdict_of([finding], Verdict.REPORTED), findings=[finding])

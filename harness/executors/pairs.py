@@ -24,9 +24,9 @@ class Side:
 
 
 def judge_pair(
-    pair: Pair, check: Check, params: Any, baseline: Side, candidate: Side, out: Path
+    pair: Pair, check: Check, params: Any, baseline: Side, candidate: Side, out: Path | None
 ) -> PairResult:
-    """The pair's result; details of disagreements are written under `out`.
+    """The pair's result; details of disagreements are written under `out`, if given.
 
     A lane that failed, or that the host let down, is not compared at all: half of an evaluation says nothing
     about the other half. A margin is judged on sound evidence only. Raises HarnessError when a fingerprint

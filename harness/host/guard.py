@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -87,6 +88,16 @@ class Guard:
         process = proc.stat(what.pid)
         if process is not None:
             self._tell("session", str(process.pid), str(process.started))
+
+    def watch_shm(self, names: Iterable[str]) -> None:
+        """Shared memory that watched processes were seen to use (names of `shm.used_by`) and that was not
+        there before them: if the harness dies, it is removed when they are gone, unless somebody uses it.
+
+        Raises HarnessError when the guardian itself is gone.
+        """
+        for name in names:
+            if name.isprintable():  # others cannot be told; they stay, as without a guardian
+                self._tell("shm", name)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

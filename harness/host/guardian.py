@@ -1,8 +1,9 @@
 """The guardian: `python -m harness.host.guardian LOG HARNESS_PID`. Reads what to watch from standard input;
-when that ends without a `done` line, the harness has died, and what it had started is stopped here.
+when that ends without a `done` line, the harness has died; what it had started is stopped here, and the
+shared memory that this left behind is removed.
 
-Standard library and `proc` only: it must be up within milliseconds, cost next to nothing, and run where the
-harness's own packages cannot even be imported.
+Standard library, `proc` and `shm` only: it must be up within milliseconds, cost next to nothing, and run
+where the harness's own packages cannot even be imported.
 """
 
 import contextlib
@@ -10,12 +11,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
-from harness.host import proc
+from harness.host import proc, shm
 
 SWEEP_S = 0.1
-TERM_S = 3.0
+TERM_S = 10.0  # servers on GPUs take seconds to leave in order
 KILL_S = 10.0
 QUIET_S = 1.0  # a child between fork and exec carries no mark yet
 QUIET_ALIVE_S = 0.2  # the harness lives and left its block by an exception: it is forking nothing now
@@ -29,6 +30,8 @@ class Charges:
         self._marks: set[str] = set()
         self._first: dict[int, int] = {}  # pid and start time of each mark's first process
         self._known: dict[int, int] = {}
+        self._shm: set[str] = set()  # names in /dev/shm that they were seen to use
+        self._shm_before = shm.snapshot()
 
     def obey(self, line: str) -> bool:
         """Take one order; True for the last one, `done`."""
@@ -39,6 +42,8 @@ class Charges:
                 self._marks.add(marker)
             case ["session", pid, started]:
                 self._first[int(pid)] = int(started)
+            case ["shm", name]:
+                self._shm.add(name)
             case ["done"]:
                 return True
             case _:
@@ -53,6 +58,16 @@ class Charges:
         found = proc.family(self._marks, sessions, self._known, everyone)
         self._known.update((process.pid, process.started) for process in found)
         return found
+
+    def note_shm(self) -> None:
+        """Only while a process lives can it be seen which shared memory is its own."""
+        self._shm |= shm.used_by([process.pid for process in self.living()])
+
+    def remove_shm(self) -> list[str]:
+        """Remove what they left in shared memory, now that they are gone; names of what is removed."""
+        ours = shm.leftovers(self._shm_before, self._known.keys(), self._shm).ours
+        shm.remove(ours)
+        return sorted(set(ours) - shm.snapshot())
 
 
 def _started(everyone: Mapping[int, proc.Stat], pid: int) -> int | None:
@@ -98,12 +113,15 @@ def _signal(process: proc.Stat, number: signal.Signals) -> None:
             os.kill(process.pid, number)
 
 
-def report(stopped: dict[int, str], left: Iterable[int], harness_pid: int) -> str:
+def report(
+    stopped: Mapping[int, str], left: Iterable[int], removed: Collection[str], harness_pid: int
+) -> str:
     """One line for people."""
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     what = "; ".join(f"{pid} {words}" for pid, words in stopped.items()) or "nothing was left running"
     alive = f"; STILL ALIVE: {', '.join(map(str, left))}" if left else ""
-    return f"{when} harness (pid {harness_pid}) ended without goodbye; stopped: {what}{alive}\n"
+    memory = f"; removed shared memory: {', '.join(removed)}" if removed else ""
+    return f"{when} harness (pid {harness_pid}) ended without goodbye; stopped: {what}{alive}{memory}\n"
 
 
 def main(log: str, harness_pid: int) -> None:
@@ -114,9 +132,11 @@ def main(log: str, harness_pid: int) -> None:
     if any(charges.obey(os.fsdecode(line)) for line in sys.stdin.buffer):
         return
     alive = os.getppid() == harness_pid
+    charges.note_shm()
     stopped, left = stop_all(charges, QUIET_ALIVE_S if alive else QUIET_S)
-    if stopped or not alive:
-        text = report(stopped, left, harness_pid)
+    removed = [] if left else charges.remove_shm()
+    if stopped or removed or not alive:
+        text = report(stopped, left, removed, harness_pid)
         with contextlib.suppress(OSError), open(log, "a", encoding="utf-8") as file:  # noqa: PTH123 - light
             file.write(text)
 

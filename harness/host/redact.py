@@ -35,12 +35,15 @@ _SHORT_FOR_PASSWORD = ("pwd", "pass")
 _LOGINS = _words("user db admin root login smtp mail email http proxy ssh mysql redis pg")
 
 # Values that hide nothing; clients of vLLM call "no key" EMPTY.
-_HARMLESS = _words("0 1 true false yes no on off none null empty") | {"", MASK}
+_WORDS = "0 1 true false yes no on off none null empty enabled disabled required default"
+_HARMLESS = _words(_WORDS) | {"", MASK}
 _SCHEMES = _words("bearer basic token")
+SHORTEST = 6  # a shorter one, in what others have written, stands there by chance
 _SHORT = 8  # a shorter secret is replaced only where it stands as a word of its own
 
 _FLAG = re.compile(r"--[A-Za-z]|-[A-Za-z]{1,6}$")
-_PATH = re.compile(r"[\w.\"'-]+")  # of a setting: lanes.a.flags."--hf-token"
+# --hf-token, HF_TOKEN, lanes.a.flags."--hf-token"
+_WHOLE = re.compile(r"-[\w.-]*|[A-Z_0-9]+|\w+\.[\w.\"'-]+")
 # A name is tried only where it begins, and none is endless: a giant line must not take quadratic time.
 _BEGIN = r"(?<![\w.-])"
 _NAME = r"(?P<name>[A-Za-z][\w.-]{0,80})"
@@ -56,7 +59,7 @@ _PATTERNS = (
     ),
     re.compile(r"(?P<front>\bbearer\s+)(?P<value>[\w.~+/=-]{6,})", re.IGNORECASE),
     # --api-key xyz, --api-key: xyz, api_key=xyz, "api_key": "xyz", "--api-key"=xyz, api-key: xyz
-    re.compile(rf"(?P<front>{_BEGIN}--{_NAME}(?:=|:\s*|\s+))(?!--){_VALUE}"),
+    re.compile(rf"(?P<front>{_BEGIN}--?{_NAME}(?:=|:\s*|\s+))(?!--){_VALUE}"),
     re.compile(rf"(?P<front>{_BEGIN}{_NAME}=){_VALUE}"),
     re.compile(rf"(?P<front>['\"]-{{0,2}}{_NAME}['\"]\s*[:=]\s*){_VALUE}"),
     _COLON,
@@ -94,8 +97,9 @@ def redact_env(env: Mapping[str, str]) -> dict[str, str]:
 
 def redact_settings(settings: Mapping[str, _Setting], secrets: Iterable[str] = ()) -> dict[str, _Setting]:
     """Flags or resolved settings by name (dots inside are fine), the values of secret ones masked, and the
-    given secrets masked in all others. Numbers and switches under an ordinary name stay what they are."""
-    known = tuple(secrets)
+    given secrets of at least SHORTEST characters masked in all others. Numbers and switches under an ordinary
+    name stay what they are."""
+    known = tuple(secret for secret in secrets if len(secret) >= SHORTEST)
     return {name: _setting(is_secret(name), value, known) for name, value in settings.items()}
 
 
@@ -109,11 +113,17 @@ def secret_values(argv: Sequence[str], env: Mapping[str, str]) -> frozenset[str]
 def redact_text(text: str, secrets: Iterable[str] = ()) -> str:
     """The text without the given secrets, and without what looks like one: assignments and fields with a
     secret name, authorization headers, user information in URLs."""
-    for secret in sorted(filter(None, secrets), key=len, reverse=True):
-        exact = re.escape(secret)
-        text = re.sub(rf"(?<!\w){exact}(?!\w)" if len(secret) < _SHORT else exact, MASK, text)
+    text = mask_known(text, secrets)
     for pattern in _PATTERNS:
         text = pattern.sub(_replacement, text)
+    return text
+
+
+def mask_known(text: str, secrets: Iterable[str]) -> str:
+    """The text without these secrets; nothing else is looked for, so that it is quick on every line."""
+    for secret in sorted((each for each in secrets if each and each in text), key=len, reverse=True):
+        exact = re.escape(secret)
+        text = re.sub(rf"(?<!\w){exact}(?!\w)" if len(secret) < _SHORT else exact, MASK, text)
     return text
 
 
@@ -158,9 +168,9 @@ def _parts(argv: Sequence[str]) -> Iterator[tuple[str, str, bool]]:
             yield "", word, True
             continue
         name, equals, value = word.partition("=")
-        whole = bool(equals) and _PATH.fullmatch(name) is not None and is_secret(name)
+        whole = bool(equals) and _WHOLE.fullmatch(name) is not None and is_secret(name)
         expected = not equals and word.startswith("-") and is_secret(word)
-        if whole:
-            yield name + equals, value, True
+        if whole or (equals and word.startswith("--")):  # the value may hold another assignment: --set=a.b=c
+            yield name + equals, value, whole
         else:
             yield "", word, False

@@ -151,10 +151,21 @@ def write_lane(
     wrong: Collection[int] = (),
     answers: Mapping[int, str | None] | None = None,
 ) -> Path:
-    """A lane directory as a run leaves it: fingerprint, recorder's requests, lm-eval's output."""
+    """A lane directory as a run leaves it: fingerprint, the check's own evidence, lm-eval's output."""
     write_evaluation(folder / "gsm8k" / "lm_eval", docs, wrong=wrong, answers=answers)
     asked = [line for line in read_lines(samples_file(folder)) if line["filter"] == FILTERS[0]]
     write_lines(folder / "gsm8k" / "requests.jsonl", [request(line) for line in asked])
+    own = {
+        "dataset.json": {
+            "name": "x",
+            "docs": len(docs),
+            "sha256": {"test.jsonl": "0" * 64},
+            "questions": [sha256(doc["question"]) for doc in docs],
+        },
+        "evaluator.json": {"argv": [], "exit_code": 0},
+    }
+    for name, value in own.items():
+        (folder / "gsm8k" / name).write_text(json.dumps(value), encoding="utf-8")
     keys = {"engine": "fake", "version": "1.0", "flags.--kv-cache-dtype": "auto", **(fingerprint or {})}
     (folder / "fingerprint.json").write_text(json.dumps(keys), encoding="utf-8")
     return folder

@@ -9,6 +9,7 @@ import pytest
 
 from harness.accuracy.audit import audit
 from harness.accuracy.integrity import doc_hash
+from harness.accuracy.listing import LISTED, listed
 from harness.accuracy.samples import load_samples
 from harness.evidence.record import CheckResult
 from harness.findings import Code
@@ -109,6 +110,25 @@ def test_results_that_do_not_tell_of_a_limit(folder: Path) -> None:
     assert codes(judged(folder)) == {Code.SAMPLES_UNREADABLE}
 
 
+@pytest.mark.parametrize("left", [{}, {"config": {}}, {"config": {"model": "x"}}, {"results": {}}])
+def test_results_that_say_nothing(folder: Path, left: Line) -> None:
+    def empty(results: Line) -> None:
+        results.clear()
+        results.update(left)
+
+    edit_results(folder, empty)
+    result = judged(folder, expected_docs=N)
+    assert Code.SAMPLES_UNREADABLE in codes(result)
+    assert result.verdict is Verdict.INVALID
+
+
+@pytest.mark.parametrize("counts", [None, {}, {"gsm8k": {}}, {"gsm8k": {"original": None}}])
+def test_an_unknown_number_of_documents(folder: Path, counts: object) -> None:
+    edit_results(folder, lambda results: results.update({"n-samples": counts}))
+    assert codes(judged(folder)) == {Code.SAMPLES_UNREADABLE}
+    assert judged(folder, expected_docs=N).verdict is Verdict.REPORTED
+
+
 def test_missing_documents_under_one_filter(folder: Path) -> None:
     def drop(lines: list[Line]) -> None:
         lines[:] = [line for line in lines if (line["doc_id"], line["filter"]) != (5, "strict-match")]
@@ -170,12 +190,6 @@ def test_a_filter_that_cannot_be_recomputed(folder: Path) -> None:
     edit_samples(folder, lambda lines: lines.append({**lines[0], "filter": "none"}))
     result = judged(folder)
     assert "doc_id=0 filter=none" in places(result, Code.SCORE_MISMATCH)
-
-
-def test_documents_of_another_data_set(folder: Path) -> None:
-    other: list[Doc] = [*DOCS[:4], {**DOCS[4], "question": "What?"}, *DOCS[5:]]
-    assert judged(folder, expected_docs=DOCS).verdict is Verdict.REPORTED
-    assert places(judged(folder, expected_docs=other), Code.UNEXPECTED_DOC) == ["doc_id=4"]
 
 
 def test_questions_of_another_data_set(folder: Path) -> None:
@@ -334,12 +348,15 @@ def test_answers_without_an_end_and_loops_are_counted_not_judged(tmp_path: Path)
     assert "its last number is 1002" in result.findings[0].message
 
 
-def test_many_findings_of_a_kind_are_listed_in_part_and_counted_in_full(tmp_path: Path) -> None:
+def test_every_document_without_an_answer_is_told(tmp_path: Path) -> None:
     folder = write_evaluation(tmp_path, problems(50), answers=dict.fromkeys(range(50), " I do not know."))
     result = judged(folder)
-    assert len(result.findings) == 21
-    assert result.findings[-1].message.startswith("50 findings of this kind in all")
+    assert places(result, Code.NO_FINAL_ANSWER) == [f"doc_id={number}" for number in range(50)]
     assert result.metrics["no_final_answer"] == 50
+    kept = listed(result.findings, "baseline")
+    assert len(kept) == LISTED + 1
+    assert kept[-1].message.startswith("50 findings of this kind in all")
+    assert kept[-1].where == "baseline"
 
 
 # --- the recorder's requests -----------------------------------------------------------------------------
@@ -453,6 +470,13 @@ def test_two_documents_with_one_prompt_are_two_requests(tmp_path: Path) -> None:
     lane = write_lane(tmp_path / "lane", twins)
     result = audit(load_samples(lane), requests=lane / "gsm8k" / "requests.jsonl")
     assert result.findings == []
+
+
+def test_an_empty_recorder_file_means_that_nothing_was_asked(lane: Path) -> None:
+    (lane / "gsm8k" / "requests.jsonl").write_bytes(b"")
+    result = judged_lane(lane)
+    assert places(result, Code.REQUEST_COUNT)[:2] == ["", "doc_id=0"]
+    assert result.verdict is Verdict.INVALID
 
 
 def test_the_recorder_is_missing(lane: Path) -> None:

@@ -23,18 +23,26 @@ LIMIT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one invocation left: exit code, output, and the newest run directory."""
+    """What one invocation left: exit code, output, the newest run directory, and its summary as it was then
+    (a later `judge` writes it anew)."""
 
     code: int
     stdout: str
     stderr: str
     run: Path | None
+    found: dict[str, Any] | None = None
+
+    @classmethod
+    def of(cls, code: int, stdout: str, stderr: str, run: Path | None) -> "Outcome":
+        file = run / "summary.json" if run else None
+        there = file is not None and file.is_file()
+        found = json.loads(file.read_text(encoding="utf-8")) if file and there else None
+        return cls(code, stdout, stderr, run, found)
 
     @property
     def summary(self) -> dict[str, Any]:
-        assert self.run is not None, self.stderr
-        loaded: dict[str, Any] = json.loads((self.run / "summary.json").read_text(encoding="utf-8"))
-        return loaded
+        assert self.found is not None, self.stderr
+        return self.found
 
     def codes(self) -> set[str]:
         """Every finding code anywhere in the summary."""
@@ -120,7 +128,7 @@ class Bench:
             stdout, stderr = process.communicate(timeout=30)
             pytest.fail(f"harness did not end within {limit_s} s:\n{stdout}\n{stderr}")
         assert "Traceback" not in stderr, stderr
-        return Outcome(process.returncode, stdout, stderr, self.newest())
+        return Outcome.of(process.returncode, stdout, stderr, self.newest())
 
     def newest(self) -> Path | None:
         latest = self.runs / "latest"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import DOCS, Bench, assert_clean, marked
+from tests.e2e.conftest import DOCS, STUB, Bench, assert_clean, marked
 
 pytestmark = pytest.mark.e2e
 
@@ -152,9 +152,11 @@ def test_equal_lanes_are_reported_and_never_pass_without_a_threshold(bench: Benc
     outcome = bench.run({"a": bench.lane(), "b": bench.lane()}, {"kv": pair})
     assert outcome.summary["pairs"]["kv"]["verdict"] == "REPORTED", outcome.stdout
     assert outcome.code == 0
+    assert outcome.run is not None
+    (outcome.run / "summary.json").unlink()
     again = bench.harness("judge", str(outcome.run))
     assert again.code == 0
-    assert again.summary == outcome.summary | {"findings": outcome.summary["findings"]}
+    assert again.summary == outcome.summary
     gate = bench.harness("run", str(bench.root / "scenario.yaml"), "--lane", "a", "--require-gate")
     assert gate.code == 3
 
@@ -165,15 +167,49 @@ def test_setting_that_the_server_rewrote_is_found(bench: Bench) -> None:
     assert "CONFIG_REWRITTEN" in outcome.codes()
 
 
-def test_secrets_never_reach_evidence(bench: Bench) -> None:
-    secret = "hf_sesame0000"
-    lane = bench.lane()
-    lane["env"] = lane["env"] | {"HF_TOKEN": secret}
-    outcome = bench.run({"stub": lane})
-    assert outcome.run is not None
+SECRET = "hf_sesame0000"
+
+
+@pytest.mark.parametrize("fault", ["", "die-after:2"])
+def test_secrets_never_reach_evidence(bench: Bench, fault: str) -> None:
+    """Not from a variable, not from a flag, not from the command line, not from what the server prints: in
+    its log, on its way down, and in the configuration that it tells."""
+    lane = bench.lane(fault, binary=str(_talkative_server(bench.root)))
+    lane["flags"] = {"--chat-template": f"{{# {SECRET} #}}"}  # as innocent as a flag's name can be
+    lane["env"] = lane["env"] | {"HF_TOKEN": SECRET}
+    override = f'lanes.stub.flags."--hf-token"={SECRET}'
+    outcome = bench.run({"stub": lane}, None, "--set", override)
+    assert outcome.run is not None, outcome.stderr
+    assert outcome.code == (1 if fault else 0), outcome.stdout
+    log = (outcome.run / "stub" / "server.log").read_text(encoding="utf-8")
+    assert "non-default args" in log
+    assert "***" in log
+    assert SECRET not in outcome.stdout + outcome.stderr
     for file in outcome.run.rglob("*"):
         if file.is_file():
-            assert secret.encode() not in file.read_bytes(), file
+            assert SECRET.encode() not in file.read_bytes(), file
+
+
+def _talkative_server(root: Path) -> Path:
+    """The stub, but it logs its arguments and its token, once more as its last words."""
+    script = root / "talkative_server"
+    script.write_text(
+        f"""#!{sys.executable}
+import os, subprocess, sys
+arguments = sys.argv[1:]
+if "--version" not in arguments:
+    print("non-default args:", arguments, "token", os.environ["HF_TOKEN"], flush=True)
+if "--hf-token" in arguments:
+    at = arguments.index("--hf-token")
+    del arguments[at : at + 2]
+code = subprocess.call([sys.executable, {str(STUB)!r}, *arguments])
+print("ended; my token was", os.environ.get("HF_TOKEN"), flush=True)
+sys.exit(code % 256)
+""",
+        encoding="utf-8",
+    )
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    return script
 
 
 def _wait_for_requests(bench: Bench, limit_s: float = 60.0) -> None:
@@ -194,6 +230,8 @@ def _tampered_evaluator(root: Path, tampering: str) -> Path:
         f"""#!{sys.executable}
 import json, pathlib, subprocess, sys
 tampering = {tampering!r}
+if sys.argv[1] != "-m":
+    sys.exit(subprocess.call([{sys.executable!r}, *sys.argv[1:]]))
 if tampering.startswith("raise"):
     exec(tampering)
 code = subprocess.call([{sys.executable!r}, *sys.argv[1:]])

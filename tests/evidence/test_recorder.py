@@ -523,6 +523,19 @@ class TestEvidence:
             connection.close()
         assert lines(out)[0]["error"] == "HTTP 413: too long"
 
+    def test_server_that_hangs_up_on_everybody(self, out: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+
+            def hang_up() -> None:
+                for _ in range(20):
+                    listener.accept()[0].close()
+
+            threading.Thread(target=hang_up, daemon=True).start()
+            with Recorder(f"http://127.0.0.1:{listener.getsockname()[1]}", out) as recorder:
+                for _ in range(20):
+                    assert post(recorder.base_url, COMPLETIONS, {"prompt": "a"})[0] == 502
+        assert [line["status"] for line in lines(out)] == [0] * 20
+
     def test_idle_connections_are_made_anew(self, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("harness.evidence.recorder_link._IDLE_S", 0.05)
         with (

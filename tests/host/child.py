@@ -127,5 +127,14 @@ def environment() -> None:
     say("ready")
 
 
+def shared_memory(held: str, closed: str, stranger: str) -> None:
+    """Three files in /dev/shm, of which one is held open."""
+    for path in (closed, stranger):
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR))
+    os.open(held, os.O_CREAT | os.O_RDWR)
+    say("ready")
+    sleep()
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]](*sys.argv[2:])

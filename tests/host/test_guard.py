@@ -13,6 +13,7 @@ from harness.host.guard import LOG_NAME, Guard
 from harness.host.guardian import Charges
 from harness.host.members import run_processes
 from harness.host.ports import still_bound
+from harness.host.shm import snapshot
 from tests.host.conftest import CHILD, Start, alive, free_port, wait_for
 
 pytestmark = pytest.mark.process
@@ -67,6 +68,56 @@ def test_kill_9_of_the_harness_leaves_nothing(tmp_path: Path, run_id: str, numbe
     assert f"harness (pid {harness.pid}) ended without goodbye" in text
     assert "by SIGKILL" in text  # the deaf ones
     assert "STILL ALIVE" not in text
+
+
+SHM_HARNESS = f"""
+import os, pathlib, sys, time
+from harness.host.guard import Guard
+from harness.host.process import ManagedProcess
+folder, run_id, held, closed, stranger = pathlib.Path(sys.argv[1]), *sys.argv[2:]
+
+with Guard(folder) as guard:
+    server = ManagedProcess.start([sys.executable, {str(CHILD)!r}, "shared_memory", held, closed, stranger],
+        env=dict(os.environ), cwd=folder, log=folder / "server.log", marker=run_id + ":shm", name="shm")
+    guard.watch(server)
+    while b"ready" not in server.log.read_bytes():
+        time.sleep(0.01)
+    guard.watch_shm([closed])
+    print("up", guard.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_kill_9_of_the_harness_leaves_no_shared_memory(tmp_path: Path, run_id: str) -> None:
+    """One segment that the server holds when the harness dies, and one that it was seen to use before. What
+    was there before the run stays, and so does what nobody was seen to use."""
+    folder = Path("/dev/shm")
+    held, closed, stranger, older = (
+        folder / f"{run_id}-{n}" for n in ("held", "closed", "stranger", "older")
+    )
+    older.write_bytes(b"x")
+    names = [str(path) for path in (held, closed, stranger)]
+    harness = subprocess.Popen(
+        [sys.executable, "-c", SHM_HARNESS, str(tmp_path), run_id, *names], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert harness.stdout is not None
+        guardian = int(harness.stdout.readline().split()[1])
+        assert set(names) <= snapshot()
+        harness.kill()
+        harness.wait()
+        wait_for(lambda: not alive(guardian), "the guardian is gone")
+        assert not held.exists()
+        assert not closed.exists()
+        assert stranger.exists()
+        assert older.exists()
+    finally:
+        harness.kill()
+        harness.communicate()
+        for path in (held, closed, stranger, older):
+            path.unlink(missing_ok=True)
+    text = (tmp_path / LOG_NAME).read_text()
+    assert f"removed shared memory: {closed}, {held}" in text
 
 
 def test_an_orderly_end_is_silent(tmp_path: Path, start: Start) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.accuracy.compare import compare
+from harness.executors.compare import compare
 from harness.errors import ConfigError
 from harness.evidence.record import PairResult, RunRecord
 from harness.findings import Code
