@@ -17,7 +17,6 @@ from harness.verdict import Verdict
 from tests.accuracy.builders import (
     REAL_OUTPUT,
     TIME,
-    Doc,
     Line,
     edit_lines,
     edit_results,

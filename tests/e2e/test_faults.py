@@ -197,6 +197,10 @@ def _talkative_server(root: Path) -> Path:
         f"""#!{sys.executable}
 import os, subprocess, sys
 arguments = sys.argv[1:]
+if "--help" in arguments:
+    print("--hf-token TOKEN           token of the hub")
+    print("--chat-template TEMPLATE   of a chat")
+    sys.exit()
 if "--version" not in arguments:
     print("non-default args:", arguments, "token", os.environ["HF_TOKEN"], flush=True)
 if "--hf-token" in arguments:

@@ -19,8 +19,7 @@ from typing import Any
 import pytest
 
 from harness.errors import HarnessError
-from harness.evidence import recorder_journal
-from harness.evidence.recorder import Recorder
+from harness.evidence.recorder import Recorder, journal
 from harness.findings import Code
 from tests.servers.scripted import CLOSE, RESET, Received, Scripted, answer, chunk
 
@@ -537,7 +536,7 @@ class TestEvidence:
         assert [line["status"] for line in lines(out)] == [0] * 20
 
     def test_idle_connections_are_made_anew(self, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("harness.evidence.recorder_link._IDLE_S", 0.05)
+        monkeypatch.setattr("harness.evidence.recorder.link._IDLE_S", 0.05)
         with (
             Scripted(always(answer(completion("x")), CLOSE)) as server,
             Recorder(server.url, out) as recorder,
@@ -554,7 +553,7 @@ class TestEvidence:
     def test_slow_upload_and_slow_answer_stay_on_one_connection(
         self, out: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("harness.evidence.recorder_link._IDLE_S", 0.1)
+        monkeypatch.setattr("harness.evidence.recorder.link._IDLE_S", 0.1)
 
         def script(request: Received) -> Iterator[bytes]:
             time.sleep(0.2)
@@ -658,7 +657,7 @@ class TestLife:
         assert len(lines(out)) == 1  # what is there, is whole
 
     def test_a_bug_in_recording_is_told_too(self, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(recorder_journal, "prompt_lines", lambda *_: 1 / 0)
+        monkeypatch.setattr(journal, "prompt_lines", lambda *_: 1 / 0)
         with Scripted(always(answer(completion("x")))) as server, Recorder(server.url, out) as recorder:
             assert post(recorder.base_url, COMPLETIONS, {"prompt": "a"})[0] == 200
         assert "ZeroDivisionError" in str(recorder.lost_evidence)
@@ -667,7 +666,7 @@ class TestLife:
         async def die(*_: object) -> None:
             raise RuntimeError("planted")
 
-        monkeypatch.setattr("harness.evidence.recorder_proxy.Proxy.stop", die)
+        monkeypatch.setattr("harness.evidence.recorder.proxy.Proxy.stop", die)
         with Recorder("http://127.0.0.1:9", out) as recorder:
             pass
         assert "RuntimeError: planted" in str(recorder.lost_evidence)

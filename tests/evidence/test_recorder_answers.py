@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.evidence.recorder_answers import Answer, error_text, read_answers
-from harness.evidence.recorder_prompts import Ask, Dialect, read_ask
-from harness.evidence.recorder_stream import has_text, merge_events, read_events
+from harness.evidence.recorder.answers import Answer, error_text, read_answers
+from harness.evidence.recorder.prompts import Ask, Dialect, read_ask
+from harness.evidence.recorder.stream import has_text, merge_events, read_events
 
 STOP = {"finish_reason": "stop"}
 

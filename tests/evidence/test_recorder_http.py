@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.evidence.recorder_http import (
+from harness.evidence.recorder.http import (
     HEAD_LIMIT,
     BadMessage,
     BodyReader,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.executors.compare import compare
 from harness.errors import ConfigError
 from harness.evidence.record import PairResult, RunRecord
+from harness.executors.compare import compare
 from harness.findings import Code
 from harness.verdict import Verdict
 from tests.accuracy.builders import (

@@ -46,9 +46,7 @@ def _record(**more: Any) -> RunRecord:
         "exit_code": 1,
         "lanes": {"q4": lane},
         "pairs": {"q4-kv": pair},
-        "pair_specs": {
-            "q4-kv": {"baseline": "bf16", "candidate": "q4", "check": "gsm8k", "max_drop_pp": 1.0, "name": "q4-kv"}
-        },
+        "pair_specs": {"q4-kv": {"name": "q4-kv", "baseline": "bf16", "candidate": "q4", "max_drop_pp": 1.0}},
     }
     return RunRecord(**(base | more))
 

@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.evidence.recorder_prompts import Ask, Dialect
+from harness.evidence.recorder.prompts import Ask, Dialect
 
 OPENAI = (Dialect.COMPLETIONS, Dialect.CHAT)
 _FAILED_REASONS = ("error", "abort")

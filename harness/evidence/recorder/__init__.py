@@ -4,7 +4,7 @@ An evaluator keeps neither finish reason, usage nor latency, hides retries, and 
 placeholder that it scores as wrong. All of that passes through here:
 
 - `requests.jsonl`, one line per prompt: order, digest of the prompt, status, error, attempt, finish reason,
-  tokens, digest of the text, times. See `recorder_lines.prompt_lines`.
+  tokens, digest of the text, times. See `lines.prompt_lines`.
 - `raw_responses.jsonl` beside it, one line per HTTP request: both bodies.
 """
 
@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from harness.errors import HarnessError
-from harness.evidence.recorder_journal import Counts, Journal
+from harness.evidence.recorder.journal import Counts, Journal
 from harness.findings import Code
 
 _GRACE_S = 2.0
@@ -110,7 +110,7 @@ class Recorder:
     async def _serve(self) -> None:
         import asyncio
 
-        from harness.evidence.recorder_proxy import Proxy
+        from harness.evidence.recorder.proxy import Proxy
 
         assert self._journal is not None
         stopping = asyncio.Event()

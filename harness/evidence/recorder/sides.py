@@ -5,9 +5,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from harness.evidence.recorder_http import BodyReader, Head
-from harness.evidence.recorder_journal import Journal
-from harness.evidence.recorder_lines import Body, Exchange
+from harness.evidence.recorder.http import BodyReader, Head
+from harness.evidence.recorder.journal import Journal
+from harness.evidence.recorder.lines import Body, Exchange
 
 _KEY_HEADERS = ("authorization", "x-api-key", "api-key")
 _SHORTEST_SECRET = 8  # shorter ones are placeholders such as EMPTY, which also stand in honest text

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from harness.evidence.recorder_http import (
+from harness.evidence.recorder.http import (
     BadMessage,
     BodyReader,
     Head,
@@ -20,8 +20,8 @@ from harness.evidence.recorder_http import (
     request_body,
     status_of,
 )
-from harness.evidence.recorder_journal import Journal
-from harness.evidence.recorder_sides import Side, Turn, origin, words_of
+from harness.evidence.recorder.journal import Journal
+from harness.evidence.recorder.sides import Side, Turn, origin, words_of
 
 _IDLE_S = 2.0  # servers close idle connections after five seconds; a request that meets that would be lost
 _HOST = re.compile(rb"(\r\nhost:)[^\r\n]*", re.IGNORECASE)

@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.errors import HarnessError
-from harness.evidence.recorder_lines import Body, Exchange, prompt_lines, raw_line
-from harness.evidence.recorder_prompts import Ask, dialect_of, read_ask
+from harness.evidence.recorder.lines import Body, Exchange, prompt_lines, raw_line
+from harness.evidence.recorder.prompts import Ask, dialect_of, read_ask
 from harness.findings import Code
 
 RAW_NAME = "raw_responses.jsonl"

@@ -9,8 +9,8 @@ import asyncio
 from typing import Any
 from urllib.parse import urlsplit
 
-from harness.evidence.recorder_journal import Journal
-from harness.evidence.recorder_link import Link
+from harness.evidence.recorder.journal import Journal
+from harness.evidence.recorder.link import Link
 
 _LAG_S = 0.003  # a burst of answers goes out before the first of them is written down
 _STEPS = 4  # of the journal's work at a time, lest an answer waits for it

@@ -7,8 +7,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from harness.evidence.recorder_answers import OPENAI, choice_text, index_of, native_text, objects
-from harness.evidence.recorder_prompts import Ask
+from harness.evidence.recorder.answers import OPENAI, choice_text, index_of, native_text, objects
+from harness.evidence.recorder.prompts import Ask
 
 
 def read_events(stream: bytes) -> list[tuple[int, Any]]:
