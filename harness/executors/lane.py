@@ -132,7 +132,7 @@ def _lease(planned: PlannedLane, shop: Workshop, stack: contextlib.ExitStack) ->
     return launches
 
 
-def _deal(cores: list[tuple[int, ...]], wanted: list[int]) -> list[tuple[int, ...]]:
+def _deal(cores: Sequence[tuple[int, ...]], wanted: Sequence[int]) -> list[tuple[int, ...]]:
     """CPU numbers of each server's whole cores, in order. Where the machine has fewer, the servers share all
     of them."""
     if len(cores) < sum(wanted):

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.evidence.recorder import lines
 from harness.evidence.recorder.lines import RAW_LIMIT, Body, Exchange, prompt_lines, raw_line
 from harness.evidence.recorder.prompts import Dialect, prompt_sha256, read_ask
 
@@ -115,7 +114,7 @@ def test_big_bodies_are_cut_and_say_so() -> None:
 
 
 def test_endless_answer_is_not_kept_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "READ_LIMIT", 2 << 20)
+    monkeypatch.setattr("harness.evidence.recorder.lines.READ_LIMIT", 2 << 20)
     made = exchange(b'{"prompt": "a"}', b'data: {"choices": []}\n\n', streamed=True)
     for _ in range(4):
         made.add(b"x" * (1 << 20), 2.0)
@@ -126,7 +125,7 @@ def test_endless_answer_is_not_kept_in_memory(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_squeezed_bomb_is_not_unfolded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "READ_LIMIT", 1 << 20)
+    monkeypatch.setattr("harness.evidence.recorder.lines.READ_LIMIT", 1 << 20)
     bomb = zlib.compress(b"0" * (5 << 20), 9)
     made = exchange(b'{"prompt": "a"}', bomb, encoding="deflate")
     assert len(Body(bomb, "deflate").data) <= 1 << 20
