@@ -9,23 +9,19 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from harness.engines import ENGINES
 from harness.engines.base import LogGrammar
 from harness.engines.lightllm_log import GRAMMAR as LIGHTLLM
-from harness.engines.llamacpp_log import GRAMMAR as LLAMACPP
 from harness.engines.log_rules import PORT_IN_USE
-from harness.engines.sglang_log import GRAMMAR as SGLANG
-from harness.engines.vllm_log import GRAMMAR as VLLM
 from harness.errors import ConfigError
 from harness.host.logs import LogLine, lines
 from harness.logscan import FatalLine, LogScanner, Phase
 from harness.report.text import safe, seconds, table
 
-GRAMMARS: dict[str, LogGrammar] = {
-    "lightllm": LIGHTLLM,
-    "llamacpp": LLAMACPP,
-    "sglang": SGLANG,
-    "vllm": VLLM,
-}
+# LightLLM's logs can be read, though it cannot be launched here yet.
+GRAMMARS: dict[str, LogGrammar] = dict(
+    sorted({"lightllm": LIGHTLLM, **{name: engine.grammar for name, engine in ENGINES.items()}}.items())
+)
 
 HEAD = 5000  # lines that the engine is recognised by
 LEAP_YEAR = 2000  # stands in for a year that the log does not tell, so that 29 February exists
@@ -106,7 +102,7 @@ class TriageReport:
     def render(self) -> str:
         """The same for people, in plain text."""
         parts = [
-            [f"{self.path}: {self.engine} log, {self.lines} lines", self._headline()],
+            [f"{safe(str(self.path))}: {self.engine} log, {self.lines} lines", self._headline()],
             self._cause(),
             self._phase_table(),
             self._noise(),

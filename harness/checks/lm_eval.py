@@ -2,13 +2,16 @@
 
 import json
 import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
-from importlib import metadata, util
 from pathlib import Path
 
 from harness.checks.dataset import DataSource
+from harness.engines.environment import SEALED
 from harness.errors import HarnessError
 from harness.evidence.files import write_atomic
 from harness.findings import Code
@@ -16,22 +19,30 @@ from harness.findings import Code
 TASK = "gsm8k"
 PYTHON_VARIABLE = "HARNESS_LM_EVAL_PYTHON"
 
-# The lab's variables: nothing is fetched during a run, and loopback never goes through a proxy.
-ENVIRONMENT: Mapping[str, str] = {
-    "HF_ALLOW_CODE_EVAL": "1",
-    "HF_DATASETS_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    "HF_HUB_OFFLINE": "1",
-    "http_proxy": "",
-    "https_proxy": "",
-    "HTTP_PROXY": "",
-    "HTTPS_PROXY": "",
-    "all_proxy": "",
-    "ALL_PROXY": "",
-    "no_proxy": "127.0.0.1,localhost,::1",
-    "NO_PROXY": "127.0.0.1,localhost,::1",
-    "PYTHONUNBUFFERED": "1",
-}
+ASK_TIMEOUT_S = 60.0
+
+# The lab's variables.
+ENVIRONMENT: Mapping[str, str] = {**SEALED, "HF_ALLOW_CODE_EVAL": "1", "HF_DATASETS_OFFLINE": "1"}
+
+# Finds the package without importing it, which takes seconds.
+ASK = """
+import json
+from importlib import metadata, util
+spec = util.find_spec("lm_eval")
+try:
+    version = metadata.version("lm_eval")
+except metadata.PackageNotFoundError:
+    version = "unknown"
+print(json.dumps({"version": version, "places": list(spec.submodule_search_locations or []) if spec else []}))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """What an interpreter says of its lm-eval; `places` is empty where it has none."""
+
+    version: str
+    places: tuple[Path, ...]
 
 
 def python() -> str:
@@ -41,22 +52,36 @@ def python() -> str:
 
 def missing() -> str | None:
     """Why the evaluator cannot be run, None when it can."""
-    if os.environ.get(PYTHON_VARIABLE):
-        if not Path(python()).is_file():
-            return f"{PYTHON_VARIABLE}={python()} is not a file"
-        return None
-    if util.find_spec("lm_eval") is None:
-        return f'lm-eval is not installed here: pip install "lm-eval[api]", or set {PYTHON_VARIABLE}'
+    program, chosen = python(), bool(os.environ.get(PYTHON_VARIABLE))
+    if shutil.which(program) is None:
+        return f"{PYTHON_VARIABLE}={program} is not a program"
+    installed = ask(program)
+    if installed is None:
+        return f"{PYTHON_VARIABLE}={program} does not behave like a Python interpreter"
+    if not installed.places:
+        where = f"in {PYTHON_VARIABLE}={program}" if chosen else "here"
+        other = "another interpreter" if chosen else PYTHON_VARIABLE
+        return f'lm-eval is not installed {where}: pip install "lm-eval[api]", or set {other}'
     return None
 
 
-@cache
 def version() -> str:
-    """Version of the evaluator in our own environment, for `doctor` and `plan`."""
+    """Version of the evaluator that will run, `unknown` where it has none."""
+    installed = ask(python())
+    return installed.version if installed else "unknown"
+
+
+@cache
+def ask(program: str) -> Installed | None:
+    """What this interpreter knows of lm-eval; None when it is no Python interpreter."""
     try:
-        return metadata.version("lm_eval")
-    except metadata.PackageNotFoundError:
-        return "unknown"
+        done = subprocess.run(
+            [program, "-c", ASK], capture_output=True, text=True, timeout=ASK_TIMEOUT_S, cwd="/"
+        )
+        found = json.loads(done.stdout)
+        return Installed(str(found["version"]), tuple(Path(place) for place in found["places"]))
+    except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError):
+        return None
 
 
 def command(
@@ -103,11 +128,12 @@ def write_task(source: DataSource, folder: Path) -> Path:
 
     Raises HarnessError when lm-eval's task cannot be found.
     """
-    spec = util.find_spec("lm_eval")
-    roots = [Path(place) for place in (spec.submodule_search_locations or [])] if spec else []
-    original = next((root / "tasks" / "gsm8k" / "gsm8k.yaml" for root in roots), None)
-    if original is None or not original.is_file():
-        what = "lm-eval's own gsm8k task file was not found beside the installed package"
+    installed = ask(python())
+    places = installed.places if installed else ()
+    candidates = (place / "tasks" / "gsm8k" / "gsm8k.yaml" for place in places)
+    original = next((file for file in candidates if file.is_file()), None)
+    if original is None:
+        what = f"lm-eval's own gsm8k task file was not found where {python()} has that package"
         raise HarnessError(what, fix='reinstall it: pip install "lm-eval[api]"', code=Code.EVALUATOR_FAILED)
     files = {split: str(source.file(split)) for split in ("train", "test")}
     text = (

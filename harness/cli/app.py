@@ -11,6 +11,7 @@ import typer
 from harness import __version__
 from harness.cli import inspect, run
 from harness.errors import ConfigError, HarnessError, Interrupted, Problem, TargetError
+from harness.report.text import safe_block
 from harness.verdict import EXIT_INTERRUPTED, EXIT_USAGE, Verdict, exit_code
 
 app = typer.Typer(
@@ -45,7 +46,7 @@ def main() -> None:
     try:
         app()
     except Problem as problem:
-        typer.echo(f"harness: {problem}", err=True)
+        typer.echo(f"harness: {safe_block(str(problem))}", err=True)
         sys.exit(_code(problem))
     except (Interrupted, KeyboardInterrupt):
         typer.echo("harness: interrupted", err=True)

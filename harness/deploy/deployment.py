@@ -21,7 +21,7 @@ from harness.findings import Code, Finding
 from harness.host.guard import Guard
 from harness.host.ports import listener
 from harness.host.process import ManagedProcess
-from harness.host.redact import redact_argv, redact_env, redact_settings, secret_values
+from harness.host.redact import redact_argv, redact_env, redact_settings, secret_values, telling
 from harness.host.scrub import scrub
 from harness.host.shm import snapshot, used_by
 from harness.scenario.model import Timeouts
@@ -105,13 +105,16 @@ def _start(
     argv = engine.argv(launch)
     difference = engine.environment(launch)
     log = launch.folder / ("server.log" if alone else f"{launch.role}.log")
-    _write_command(launch, argv, difference, alone=alone)
+    secrets = telling(secret_values(argv, {**os.environ, **difference}))
+    up.secrets |= secrets
+    shown, shown_env = redact_argv(argv, secrets), redact_env(difference, secrets)
+    _write_command(launch, shown, shown_env, alone=alone)
     record = ServerRecord(
         role=launch.role,
         engine=engine.name,
         version=engine.version(launch),
-        argv=redact_argv(argv),
-        env=redact_env(difference),
+        argv=shown,
+        env=shown_env,
         ports=dict(launch.ports),
         gpus=list(launch.gpus),
         cpus=list(launch.cpus),
@@ -128,8 +131,6 @@ def _start(
         name=f"{launch.lane}/{launch.role}",
     )
     record.pid = process.pid
-    secrets = secret_values(argv, {**os.environ, **difference})
-    up.secrets |= secrets
     server = RunningServer(
         role=launch.role, engine=engine, launch=launch, process=process, log=log, secrets=secrets
     )
@@ -161,11 +162,10 @@ def _scrub(up: Deployment, folder: Path) -> None:
         up.findings.append(error.finding())
 
 
-def _write_command(launch: Launch, argv: list[str], difference: Mapping[str, str], *, alone: bool) -> None:
-    """`command.txt`: a line that a person can paste into a shell, secrets masked."""
-    env = redact_env(difference)
+def _write_command(launch: Launch, argv: list[str], env: Mapping[str, str], *, alone: bool) -> None:
+    """`command.txt`: a line that a person can paste into a shell. Secrets are masked by now."""
     words = [f"{name}={shlex.quote(value)}" for name, value in env.items()]
-    words += [shlex.quote(word) for word in redact_argv(argv)]
+    words += [shlex.quote(word) for word in argv]
     name = "command.txt" if alone else f"command.{launch.role}.txt"
     write_atomic(launch.folder / name, " \\\n  ".join(words) + "\n")
     suffix = "" if alone else f".{launch.role}"

@@ -14,7 +14,7 @@ from harness.engines.base import Launch
 from harness.engines.flags import render
 from harness.evidence.record import ServerRecord
 from harness.host.hardware import cpu_model
-from harness.host.redact import redact_settings, secret_values
+from harness.host.redact import redact_settings, secret_values, telling
 from harness.scenario.model import Lane, Scalar
 
 # Where a server runs, not how: these never count as differences.
@@ -39,7 +39,7 @@ def lane_fingerprint(
         keys[f"{front}version"] = record.version
         keys[f"{front}cpus"] = len(launch.cpus)
         keys[f"{front}gpus"] = len(launch.gpus)
-        secrets = secret_values(render(launch.flags), launch.env)
+        secrets = telling(secret_values(render(launch.flags), launch.env))
         for flag, value in redact_settings(launch.flags, secrets).items():
             if value is None or value is False:
                 continue

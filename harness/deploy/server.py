@@ -15,6 +15,7 @@ from harness.host.redact import mask_known, redact_text
 from harness.logscan import FatalLine, LogScanner
 
 LOG_TAIL_LINES = 12
+LAST_WORDS_S = 2.0
 
 
 @dataclass(slots=True)
@@ -48,6 +49,9 @@ class RunningServer:
         """
         ended = self.process.poll() is not None
         self.read_log()
+        if not ended and not serving and self.scanner.fatal:
+            ended = self._ends_within(LAST_WORDS_S)
+            self.read_log()
         if ended:
             self._feed(self._tail.finish())
             self.scanner.close()
@@ -62,6 +66,13 @@ class RunningServer:
     def _feed(self, lines: Iterable[LogLine]) -> None:
         for number, line in lines:
             self.scanner.feed(number, mask_known(line, self.secrets))
+
+    def _ends_within(self, seconds: float) -> bool:
+        """A server that says why it cannot start mostly ends at once: its exit code is worth a moment."""
+        deadline = time.monotonic() + seconds
+        while self.process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return self.process.poll() is not None
 
     def _ended(self, code: Code, causes: list[FatalLine]) -> TargetError:
         when = "while it was serving" if code is Code.SERVER_DIED else "before it was ready"

@@ -1,24 +1,28 @@
 """The environment every model server gets: offline, no proxies, its own cores and GPUs, an unbuffered log."""
 
+from collections.abc import Mapping
+
 from harness.engines.base import Launch
 
 LOOPBACK = "127.0.0.1,localhost,::1"
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
+# Nothing is fetched or told to anybody during a run, and loopback never goes through a proxy.
+SEALED: Mapping[str, str] = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "DO_NOT_TRACK": "1",
+    "PYTHONUNBUFFERED": "1",
+    "NO_PROXY": LOOPBACK,
+    "no_proxy": LOOPBACK,
+    **dict.fromkeys(PROXIES, ""),
+}
+
 
 def server_environment(launch: Launch) -> dict[str, str]:
     """What any server is started with; the engine adds its own, and the lane's `env` overrules both."""
-    environment = {
-        "CUDA_VISIBLE_DEVICES": ",".join(launch.gpus),
-        "HF_HUB_OFFLINE": "1",
-        "TRANSFORMERS_OFFLINE": "1",
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-        "DO_NOT_TRACK": "1",
-        "PYTHONUNBUFFERED": "1",
-        "NO_PROXY": LOOPBACK,
-        "no_proxy": LOOPBACK,
-        **dict.fromkeys(PROXIES, ""),
-    }
+    environment = {"CUDA_VISIBLE_DEVICES": ",".join(launch.gpus), **SEALED}
     if launch.cpus:
         environment["OMP_NUM_THREADS"] = str(len(launch.cpus))
     return environment

@@ -216,7 +216,7 @@ def main(argv: Sequence[str]) -> int:
     except RuntimeError as error:  # its log has said why, above
         sys.stderr.write(f"error: {error}\n")
         return 1
-    while server.listening_address:
+    while server is not None:  # it serves from threads of its own, for as long as this reference lives
         signal.pause()
     return 0
 

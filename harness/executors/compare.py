@@ -135,6 +135,9 @@ def _lane(
     found = [*findings, *record.findings]
     for result in record.checks.values():
         found += result.findings
+    if CHECK not in record.checks:
+        message = f"by the record of its run, lane `{record.name}` had no check {CHECK}"
+        found.append(Finding(code=Code.EVIDENCE_MISSING, message=message, where=CHECK))
     docs = record.checks[CHECK].metrics.get("n") if CHECK in record.checks else None
     if expect_docs is not None and docs != expect_docs:
         message = f"{docs or 'no'} documents were evaluated, and --expect-docs says {expect_docs}"

@@ -38,7 +38,7 @@ _LOGINS = _words("user db admin root login smtp mail email http proxy ssh mysql 
 _WORDS = "0 1 true false yes no on off none null empty enabled disabled required default"
 _HARMLESS = _words(_WORDS) | {"", MASK}
 _SCHEMES = _words("bearer basic token")
-SHORTEST = 6  # a shorter one, in what others have written, stands there by chance
+SHORTEST = 6
 _SHORT = 8  # a shorter secret is replaced only where it stands as a word of its own
 
 _FLAG = re.compile(r"--[A-Za-z]|-[A-Za-z]{1,6}$")
@@ -83,31 +83,41 @@ def is_secret(name: str) -> bool:
     )
 
 
-def redact_argv(argv: Sequence[str]) -> list[str]:
-    """The command line with the values of secret flags masked, in whichever of the usual spellings."""
+def redact_argv(argv: Sequence[str], secrets: Iterable[str] = ()) -> list[str]:
+    """The command line with the values of secret flags masked, in whichever of the usual spellings, and the
+    given secrets wherever they stand."""
+    known = tuple(secrets)
     return [
-        front + (redact_text(rest) if not secret else _mask(rest)) for front, rest, secret in _parts(argv)
+        front + (redact_text(rest, known) if not secret else _mask(rest))
+        for front, rest, secret in _parts(argv)
     ]
 
 
-def redact_env(env: Mapping[str, str]) -> dict[str, str]:
-    """The environment with the values of secret variables masked."""
-    return {name: _mask(value) if is_secret(name) else redact_text(value) for name, value in env.items()}
+def redact_env(env: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, str]:
+    """The environment with the values of secret variables masked, and the given secrets wherever they are."""
+    known = tuple(secrets)
+    return {
+        name: _mask(value) if is_secret(name) else redact_text(value, known) for name, value in env.items()
+    }
 
 
 def redact_settings(settings: Mapping[str, _Setting], secrets: Iterable[str] = ()) -> dict[str, _Setting]:
     """Flags or resolved settings by name (dots inside are fine), the values of secret ones masked, and the
-    given secrets of at least SHORTEST characters masked in all others. Numbers and switches under an ordinary
-    name stay what they are."""
-    known = tuple(secret for secret in secrets if len(secret) >= SHORTEST)
+    given secrets masked in all others. Numbers and switches under an ordinary name stay what they are."""
+    known = tuple(secrets)
     return {name: _setting(is_secret(name), value, known) for name, value in settings.items()}
 
 
 def secret_values(argv: Sequence[str], env: Mapping[str, str]) -> frozenset[str]:
-    """The secrets themselves, for `redact_text` on what a program that knows them has written."""
+    """The secrets themselves, of any length, for what a program that knows them has written."""
     found = [rest for _, rest, secret in _parts(argv) if secret]
     found += [value for name, value in env.items() if is_secret(name)]
     return frozenset(value for value in found if value.lower() not in _HARMLESS)
+
+
+def telling(secrets: Iterable[str]) -> frozenset[str]:
+    """Those of at least SHORTEST characters: a shorter one stands in other programs' text by chance."""
+    return frozenset(secret for secret in secrets if len(secret) >= SHORTEST)
 
 
 def redact_text(text: str, secrets: Iterable[str] = ()) -> str:
@@ -168,9 +178,12 @@ def _parts(argv: Sequence[str]) -> Iterator[tuple[str, str, bool]]:
             yield "", word, True
             continue
         name, equals, value = word.partition("=")
-        whole = bool(equals) and _WHOLE.fullmatch(name) is not None and is_secret(name)
         expected = not equals and word.startswith("-") and is_secret(word)
-        if whole or (equals and word.startswith("--")):  # the value may hold another assignment: --set=a.b=c
-            yield name + equals, value, whole
+        front = ""
+        if equals and word.startswith("--") and not is_secret(name):
+            front, word = name + equals, value  # --set=lanes.a.env.HF_TOKEN=xyz
+            name, equals, value = word.partition("=")
+        if equals and _WHOLE.fullmatch(name) and is_secret(name):
+            yield front + name + equals, value, True
         else:
-            yield "", word, False
+            yield front, word, False

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from harness.errors import HarnessError
 from harness.findings import Code
-from harness.host.redact import MASK, SHORTEST
+from harness.host.redact import MASK, telling
 
 BLOCK = 1 << 20
 HEAD = 1 << 13
@@ -23,10 +23,10 @@ def scrub(folder: Path, secrets: Collection[str]) -> list[Path]:
     """Mask these secrets in every text file under the folder; returns the files that were rewritten.
 
     A file of any size takes constant memory and is replaced in one step, its mode and times kept. Secrets of
-    less than SHORTEST characters, binary files and links are left alone. Raises HarnessError, after all
+    less than `SHORTEST` characters, binary files and links are left alone. Raises HarnessError, after all
     others were done, when a file cannot be read or rewritten.
     """
-    spellings = {form for secret in secrets if len(secret) >= SHORTEST for form in _spellings(secret)}
+    spellings = {form for secret in telling(secrets) for form in _spellings(secret)}
     if not spellings:
         return []
     longest = max(map(len, spellings))

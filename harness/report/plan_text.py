@@ -9,14 +9,14 @@ from harness.report.text import safe
 def render_plan(name: str, plan: dict[str, Any]) -> str:
     """The plan's JSON as text."""
     lines = [
-        f"scenario {name}: {len(plan['lanes'])} lane(s), {len(plan['pairs'])} pair(s); nothing is started"
+        f"scenario {safe(name)}: {len(plan['lanes'])} lane(s), {len(plan['pairs'])} pair(s); nothing is started"
     ]
     for lane, planned in plan["lanes"].items():
-        lines += ["", f"lane {lane}: {planned['gpus']} GPU(s)"]
+        lines += ["", f"lane {safe(lane)}: {planned['gpus']} GPU(s)"]
         if planned["requires"]:
-            lines.append(f"  requires {planned['requires']}")
+            lines.append(f"  requires {safe(str(planned['requires']))}")
         if planned["skip"]:
-            lines.append(f"  will be SKIPPED: {planned['skip']}")
+            lines.append(f"  will be SKIPPED: {safe(planned['skip'])}")
         for server in planned["servers"]:
             ports = ", ".join(f"{name} {port}" for name, port in server["ports"].items())
             lines += [
@@ -25,18 +25,16 @@ def render_plan(name: str, plan: dict[str, Any]) -> str:
             words = [f"{key}={shlex.quote(value)}" for key, value in server["env"].items()]
             lines += _command([*words, *(shlex.quote(word) for word in server["argv"])])
         for check, planned_check in planned["checks"].items():
-            lines.append(f"  check {check}")
+            lines.append(f"  check {safe(check)}")
             lines += _command([shlex.quote(word) for word in planned_check["argv"]])
     for pair in plan["pairs"]:
         margin = pair["max_drop_pp"]
         rule = (
             f"largest accepted drop {margin} pp" if margin is not None else "no threshold: REPORTED at best"
         )
-        lines += [
-            "",
-            f"pair {pair['name']}: {pair['candidate']} against {pair['baseline']} on {pair['check']}",
-        ]
-        lines.append(f"  {rule}; may differ: {', '.join(pair['may_differ']) or 'nothing'}")
+        sides = f"pair {pair['name']}: {pair['candidate']} against {pair['baseline']} on {pair['check']}"
+        may_differ = ", ".join(pair["may_differ"]) or "nothing"
+        lines += ["", safe(sides), f"  {rule}; may differ: {safe(may_differ, 4000)}"]
     return "\n".join(lines) + "\n"
 
 

@@ -56,8 +56,9 @@ def summary_json(record: RunRecord) -> dict[str, Any]:
 def render_run(record: RunRecord, place: str) -> str:
     """The page that a release manager reads."""
     lines = [
-        f"scenario  {record.scenario}" + (f": {safe(record.description)}" if record.description else ""),
-        f"run       {record.run_id} ({record.status}), harness {record.harness_version}",
+        f"scenario  {safe(record.scenario)}"
+        + (f": {safe(record.description)}" if record.description else ""),
+        f"run       {safe(record.run_id)} ({record.status}), harness {safe(record.harness_version)}",
         f"verdict   {record.verdict}: {MEANING[record.verdict]} (exit code {record.exit_code})",
         "",
         *_lanes_table(record),
@@ -65,7 +66,7 @@ def render_run(record: RunRecord, place: str) -> str:
     for name, result in record.pairs.items():
         lines += ["", *_pair_block(name, result, record.pair_specs[name].model_dump())]
     lines += _findings_block(_all_findings(record))
-    lines += ["", f"evidence  {place}"]
+    lines += ["", f"evidence  {safe(place, 4000)}"]
     return "\n".join(lines) + "\n"
 
 
@@ -114,10 +115,11 @@ def render_compare(baseline: str, candidate: str, max_drop_pp: float | None, res
 def _pair_block(name: str, result: PairResult, spec: dict[str, Any]) -> list[str]:
     margin = spec.get("max_drop_pp")
     rule = f"largest accepted drop {margin} pp" if margin is not None else "no threshold stated"
-    may_differ = ", ".join(spec.get("may_differ", ())) or "nothing"
+    may_differ = safe(", ".join(spec.get("may_differ", ())), 4000) or "nothing"
+    candidate, baseline, check = (safe(str(spec.get(key))) for key in ("candidate", "baseline", "check"))
     lines = [
-        f"pair {name}: {result.verdict}",
-        f"  candidate {spec.get('candidate')} against baseline {spec.get('baseline')} on {spec.get('check')}",
+        f"pair {safe(name)}: {result.verdict}",
+        f"  candidate {candidate} against baseline {baseline} on {check}",
         f"  {rule}; may differ: {may_differ}",
     ]
     heading = ["filter", "n", "baseline", "candidate", "delta", "95 % interval", "only baseline"]
@@ -142,15 +144,15 @@ def _filter_row(name: str, stats: FilterStats) -> list[str]:
 
 
 def _lane_block(lane: LaneRecord) -> list[str]:
-    lines = [f"lane     {lane.name}", f"verdict  {lane.verdict}: {MEANING[lane.verdict]}"]
+    lines = [f"lane     {safe(lane.name)}", f"verdict  {lane.verdict}: {MEANING[lane.verdict]}"]
     lines += (
-        f"server   {server.role}: {server.engine} {server.version}, pid {server.pid}, {server.stop}"
+        f"server   {safe(f'{server.role}: {server.engine} {server.version}, pid {server.pid}, {server.stop}')}"
         for server in lane.servers
     )
-    lines += [f"phase    {phase}: {seconds(value)}" for phase, value in lane.phases.items()]
+    lines += [f"phase    {safe(phase)}: {seconds(value)}" for phase, value in lane.phases.items()]
     for name, result in lane.checks.items():
-        lines.append(f"check    {name}: {result.verdict}")
-        lines += [f"           {metric} = {_number(value)}" for metric, value in result.metrics.items()]
+        lines.append(f"check    {safe(name)}: {result.verdict}")
+        lines += [f"           {safe(metric)} = {_number(value)}" for metric, value in result.metrics.items()]
     return lines + _findings_block(_lane_findings(lane))
 
 
@@ -187,10 +189,10 @@ def _findings_block(found: list[tuple[str, Finding]]) -> list[str]:
         if count <= SHOWN_PER_CODE:
             effect = EFFECT[finding.code]
             where = f" [{safe(finding.where, 160)}]" if finding.where else ""
-            lines.append(f"  {effect or 'note'}  {finding.code}  {place}: {_message(finding)}{where}")
+            lines.append(f"  {effect or 'note'}  {finding.code}  {safe(place)}: {_message(finding)}{where}")
         elif count == SHOWN_PER_CODE + 1:
             rest = total[place, finding.code] - SHOWN_PER_CODE
-            lines.append(f"  ... and {rest} more {finding.code} of {place} (see summary.json)")
+            lines.append(f"  ... and {rest} more {finding.code} of {safe(place)} (see summary.json)")
     return lines
 
 

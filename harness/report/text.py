@@ -4,6 +4,9 @@ import unicodedata
 from collections.abc import Sequence
 
 
+CELL = 200  # characters
+
+
 def safe(text: str, limit: int = 400) -> str:
     """One line of printable text: control and formatting characters become visible escapes."""
     shown = "".join(_visible(char) for char in text.replace("\n", " "))
@@ -12,7 +15,7 @@ def safe(text: str, limit: int = 400) -> str:
 
 def safe_block(text: str) -> str:
     """As `safe`, but line breaks stay."""
-    return "\n".join(safe(line, 1000) for line in text.splitlines())
+    return "\n".join(safe(line, 1000) for line in text.split("\n"))
 
 
 def width(text: str) -> int:
@@ -23,9 +26,11 @@ def width(text: str) -> int:
 def table(
     rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset(), indent: str = "  "
 ) -> list[str]:
-    """Aligned columns; `right` names the columns that are numbers. The first row is the heading."""
+    """Aligned columns; `right` names the columns that are numbers. The first row is the heading. Cells are
+    made `safe` here."""
     if not rows:
         return []
+    rows = [[safe(cell, CELL) for cell in row] for row in rows]
     widths = [max(width(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for row in rows:

@@ -1,15 +1,18 @@
 """Two directories compared: plain lm-eval output, lane directories, and both at once."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.errors import ConfigError
-from harness.evidence.record import PairResult, RunRecord
+from harness.evidence.record import LaneRecord, PairResult, RunRecord
 from harness.executors.compare import compare
-from harness.findings import Code
+from harness.findings import Code, Finding
+from harness.scenario.model import Pair
 from harness.verdict import Verdict
 from tests.accuracy.builders import (
     Line,
@@ -17,6 +20,7 @@ from tests.accuracy.builders import (
     edit_results,
     edit_samples,
     problems,
+    read_lines,
     results_file,
     samples_file,
     write_evaluation,
@@ -279,118 +283,261 @@ def test_what_does_not_exist_is_a_usage_error(tmp_path: Path, a: Path) -> None:
             compare(a, a, max_drop_pp=margin)
 
 
-def test_disagreements_are_written_where_wanted(tmp_path: Path, a: Path, b: Path) -> None:
-    out = tmp_path / "disagreements.jsonl"
-    compare(a, b, disagreements=out)
-    assert len(out.read_text(encoding="utf-8").splitlines()) == 4
+def test_everything_is_written_where_wanted(tmp_path: Path, a: Path, b: Path) -> None:
+    out = tmp_path / "out"
+    result = compare(a, b, expect_docs=N + 30, out=out)
+    assert len(read_lines(out / "disagreements.jsonl")) == 4
+    missing = [line for line in read_lines(out / "findings.jsonl") if line["code"] == "MISSING_DOC"]
+    assert len(missing) == 2 * 2 * 30
+    assert len(places(result, Code.MISSING_DOC)) == 2 * 21
+
+
+@pytest.mark.parametrize("left", ["{}", '{"config": {}}'])
+def test_results_files_that_say_nothing_are_not_alike(a: Path, b: Path, left: str) -> None:
+    for folder in (a, b):
+        results_file(folder).write_text(left, encoding="utf-8")
+    result = compare(a, b, expect_docs=N, max_drop_pp=30)
+    assert result.verdict is Verdict.INVALID
+    assert len(places(result, Code.SAMPLES_UNREADABLE)) >= 2
 
 
 # --- lane directories ------------------------------------------------------------------------------------
 
 
 def lanes(tmp_path: Path, *, wrong: set[int] | None = None, **other: str) -> tuple[Path, Path]:
+    """Two lanes of one run, whose record is to be written by `declare`."""
     run = tmp_path / "run"
     baseline = write_lane(run / "bf16", DOCS)
     keys = {"flags.--kv-cache-dtype": "fp8", **other}
     return baseline, write_lane(run / "fp8", DOCS, fingerprint=keys, wrong=wrong or ())
 
 
-def declare(tmp_path: Path, *may_differ: str) -> None:
+def declare(tmp_path: Path, *may_differ: str, check: str = "gsm8k", **fp8: Any) -> None:
+    """The run's record; `fp8` are fields of the second lane's."""
+    params: dict[str, Any] = {"gsm8k": {}}
     record = RunRecord(
         run_id="r",
         scenario="s",
         harness_version="0",
         command=[],
         started_at="",
+        lanes={
+            "bf16": LaneRecord(name="bf16", status="done", check_params=params),
+            "fp8": LaneRecord(**({"name": "fp8", "status": "done", "check_params": params} | fp8)),
+        },
         pair_specs={
-            "kv": {"name": "kv", "baseline": "bf16", "candidate": "fp8", "may_differ": list(may_differ)}
+            "kv": Pair(name="kv", baseline="bf16", candidate="fp8", may_differ=may_differ, check=check)
         },
     )
     (tmp_path / "run" / "run.json").write_text(record.model_dump_json(), encoding="utf-8")
 
 
+KV = "flags.--kv-cache-dtype"
+
+
 def test_lanes_with_parity_can_pass(tmp_path: Path) -> None:
     baseline, candidate = lanes(tmp_path)
-    assert compare(baseline, candidate, max_drop_pp=20, may_differ=["flags.--kv-*"]).verdict is Verdict.PASS
-    assert compare(baseline, baseline, max_drop_pp=20).verdict is Verdict.PASS
+    declare(tmp_path, KV)
+    for sides in ((baseline, candidate), (candidate, baseline), (baseline, baseline)):
+        result = compare(*sides, max_drop_pp=20)
+        assert result.verdict is Verdict.PASS, result.findings
+    assert compare(baseline, candidate).verdict is Verdict.REPORTED
+    assert compare(baseline / "gsm8k", candidate, max_drop_pp=20).verdict is Verdict.PASS
+
+
+def test_comparing_writes_nothing_into_a_run(tmp_path: Path) -> None:
+    sides = lanes(tmp_path)
+    declare(tmp_path, KV)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    compare(*sides, max_drop_pp=20)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
 def test_a_difference_that_nobody_exempted(tmp_path: Path) -> None:
-    result = compare(*lanes(tmp_path), max_drop_pp=20)
-    assert places(result, Code.PARITY) == ["flags.--kv-cache-dtype"]
+    sides = lanes(tmp_path)
+    declare(tmp_path)
+    result = compare(*sides, max_drop_pp=20)
+    assert places(result, Code.PARITY) == [KV]
     assert "'auto' on the baseline, 'fp8' on the candidate" in result.findings[0].message
     assert result.verdict is Verdict.INVALID
 
 
-def test_what_the_run_declares_may_differ(tmp_path: Path) -> None:
-    baseline, candidate = lanes(tmp_path)
-    declare(tmp_path, "flags.--kv-cache-dtype")
-    assert compare(baseline, candidate, max_drop_pp=20).verdict is Verdict.PASS
-    assert compare(candidate, baseline, max_drop_pp=20).verdict is Verdict.PASS
-    assert compare(baseline, candidate, max_drop_pp=20, may_differ=()).verdict is Verdict.INVALID
-
-
 def test_a_declaration_exempts_nothing_else(tmp_path: Path) -> None:
-    baseline, candidate = lanes(tmp_path, version="1.1")
-    declare(tmp_path, "flags.--kv-cache-dtype")
-    assert places(compare(baseline, candidate), Code.PARITY) == ["version"]
+    sides = lanes(tmp_path, version="1.1")
+    declare(tmp_path, KV)
+    assert places(compare(*sides), Code.PARITY) == ["version"]
 
 
-@pytest.mark.parametrize("other", [{"baseline": "q8"}, {"check": "cache-boundary"}])
-def test_a_declaration_for_others_exempts_nothing(tmp_path: Path, other: dict[str, str]) -> None:
+def test_a_declaration_for_another_check_exempts_nothing(tmp_path: Path) -> None:
     sides = lanes(tmp_path)
-    declare(tmp_path, "flags.--kv-cache-dtype")
-    path = tmp_path / "run" / "run.json"
-    record = json.loads(path.read_bytes())
-    record["pair_specs"]["kv"].update(other)
-    path.write_text(json.dumps(record), encoding="utf-8")
-    assert places(compare(*sides), Code.PARITY) == ["flags.--kv-cache-dtype"]
+    declare(tmp_path, KV, check="cache-boundary")
+    assert places(compare(*sides), Code.PARITY) == [KV]
+
+
+def test_a_declaration_for_other_lanes_exempts_nothing(tmp_path: Path) -> None:
+    baseline, _ = lanes(tmp_path)
+    declare(tmp_path, KV)
+    other = write_lane(tmp_path / "other" / "q8", DOCS, fingerprint={KV: "q8"})
+    assert places(compare(baseline, other), Code.PARITY) == [KV]
+
+
+def test_lanes_without_the_record_of_their_run_cannot_pass(tmp_path: Path) -> None:
+    baseline, _ = lanes(tmp_path)
+    result = compare(baseline, baseline, max_drop_pp=20)
+    assert result.verdict is Verdict.REPORTED
+    assert len(places(result, Code.PARITY_UNKNOWN)) == 2
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"pair_specs": 3}'])
-def test_a_broken_record_declares_nothing(tmp_path: Path, text: str) -> None:
-    sides = lanes(tmp_path)
+def test_a_broken_record_is_missing_evidence(tmp_path: Path, text: str) -> None:
+    baseline, _ = lanes(tmp_path)
     (tmp_path / "run" / "run.json").write_text(text, encoding="utf-8")
-    assert Code.PARITY in codes(compare(*sides))
+    result = compare(baseline, baseline, max_drop_pp=20)
+    assert Code.EVIDENCE_MISSING in codes(result)
+    assert result.verdict is Verdict.INVALID
+
+
+def test_a_lane_that_its_run_does_not_know(tmp_path: Path) -> None:
+    baseline, candidate = lanes(tmp_path)
+    declare(tmp_path, KV)
+    stranger = candidate.rename(candidate.with_name("stranger"))
+    assert Code.EVIDENCE_MISSING in codes(compare(baseline, stranger, max_drop_pp=20))
 
 
 def test_the_recorder_of_each_lane_is_held_against_its_samples(tmp_path: Path) -> None:
     baseline, candidate = lanes(tmp_path)
-    edit_lines(
-        candidate / "gsm8k" / "requests.jsonl", lambda lines: lines[7].update(status=500, error="boom")
-    )
-    result = compare(baseline, candidate, may_differ=["*"])
+    declare(tmp_path, KV)
+    requests = candidate / "gsm8k" / "requests.jsonl"
+    edit_lines(requests, lambda lines: lines[7].update(status=500, error="boom"))
+    result = compare(baseline, candidate)
     assert places(result, Code.REQUEST_FAILED) == ["candidate doc_id=7 requests.jsonl:8"]
-    (candidate / "gsm8k" / "requests.jsonl").unlink()
-    result = compare(baseline, candidate, may_differ=["*"])
+    requests.unlink()
+    result = compare(baseline, candidate)
     assert result.verdict is Verdict.INVALID
     assert places(result, Code.EVIDENCE_MISSING)[0].startswith("candidate")
 
 
-def test_a_broken_fingerprint_is_missing_evidence(tmp_path: Path) -> None:
+def test_an_empty_recorder_file_cannot_pass(tmp_path: Path) -> None:
+    sides = lanes(tmp_path)
+    declare(tmp_path, KV)
+    for lane in sides:
+        (lane / "gsm8k" / "requests.jsonl").write_bytes(b"")
+    result = compare(*sides, max_drop_pp=20)
+    assert Code.REQUEST_COUNT in codes(result)
+    assert result.verdict is Verdict.INVALID
+
+
+def spoil(lane: Path, name: str, **change: object) -> None:
+    path = lane / "gsm8k" / name
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | change), encoding="utf-8")
+
+
+def test_an_evaluator_that_failed_with_full_samples(tmp_path: Path) -> None:
+    sides = lanes(tmp_path)
+    declare(tmp_path, KV)
+    spoil(sides[1], "evaluator.json", exit_code=1)
+    result = compare(*sides, max_drop_pp=20)
+    assert {Code.EVALUATOR_FAILED, Code.LANE_UNSOUND} <= codes(result)
+    assert result.verdict is Verdict.INVALID
+
+
+def test_a_data_set_with_more_documents_than_the_samples(tmp_path: Path) -> None:
+    sides = lanes(tmp_path)
+    declare(tmp_path, KV)
+    for lane in sides:
+        spoil(lane, "dataset.json", docs=9999)
+    result = compare(*sides, max_drop_pp=20)
+    assert Code.MISSING_DOC in codes(result)
+    assert result.verdict is Verdict.INVALID
+
+
+@pytest.mark.parametrize("docs", [N - 1, N + 1])
+def test_another_number_of_documents_than_expected(tmp_path: Path, docs: int) -> None:
+    sides = lanes(tmp_path)
+    declare(tmp_path, KV)
+    result = compare(*sides, max_drop_pp=20, expect_docs=docs)
+    assert codes(result) & {Code.MISSING_DOC, Code.UNEXPECTED_DOC}
+    assert result.verdict is Verdict.INVALID
+    assert compare(*sides, max_drop_pp=20, expect_docs=N).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize(
+    ("fields", "verdict"),
+    [
+        ({"findings": [Finding(code=Code.SERVER_DIED, message="gone")]}, Verdict.FAIL),
+        ({"findings": [Finding(code=Code.CONFIG_REWRITTEN, message="page size")]}, Verdict.INVALID),
+        ({"findings": [Finding(code=Code.RELEASE_PORT, message="port held")]}, Verdict.INFRA),
+        ({"collect_findings": {"gsm8k": [Finding(code=Code.DISK_FULL, message="full")]}}, Verdict.INFRA),
+        ({"check_params": {"gsm8k": {"no_such": 1}}}, Verdict.INFRA),
+        ({"check_params": {"gsm8k": {}, "other": {}}}, Verdict.SKIPPED),
+        ({"check_params": {}}, Verdict.INVALID),
+        ({"status": "started"}, Verdict.INFRA),
+        ({"status": "interrupted"}, Verdict.INFRA),
+    ],
+)
+def test_what_befell_a_lane_counts(tmp_path: Path, fields: dict[str, Any], verdict: Verdict) -> None:
+    sides = lanes(tmp_path)
+    declare(tmp_path, KV, **fields)
+    result = compare(*sides, max_drop_pp=20)
+    assert result.verdict is verdict
+
+
+def test_a_gate_of_the_lane_counts(tmp_path: Path) -> None:
+    sides = lanes(tmp_path)
+    declare(tmp_path, KV, check_params={"gsm8k": {"min_natural_stop": 0.9}})
+    cut = {"finish_reason": "length"}
+    for lane in sides:
+        edit_lines(lane / "gsm8k" / "requests.jsonl", lambda lines: [line.update(cut) for line in lines[1:]])
+    result = compare(*sides, max_drop_pp=20)
+    assert places(result, Code.STOP_RATE) == ["candidate gsm8k"]
+    assert result.verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize("text", [None, "{", "{}"])
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_lane_without_its_fingerprint_is_no_plain_output(
+    tmp_path: Path, a: Path, text: str | None, recorded: bool
+) -> None:
     baseline, candidate = lanes(tmp_path)
-    (candidate / "fingerprint.json").write_text("{", encoding="utf-8")
-    assert Code.EVIDENCE_MISSING in codes(compare(baseline, candidate, may_differ=["*"]))
+    if recorded:
+        declare(tmp_path, KV)
+    for lane in (baseline, candidate):
+        if text is None:
+            (lane / "fingerprint.json").unlink()
+        else:
+            (lane / "fingerprint.json").write_text(text, encoding="utf-8")
+    for sides in ((baseline, candidate), (candidate, a), (a, candidate), (candidate / "gsm8k", a)):
+        result = compare(*sides, max_drop_pp=20)
+        assert Code.EVIDENCE_MISSING in codes(result)
+        assert result.verdict is Verdict.INVALID
+
+
+def test_a_lane_that_left_nothing(tmp_path: Path) -> None:
+    baseline, _ = lanes(tmp_path)
+    declare(tmp_path, KV, status="failed", findings=[Finding(code=Code.START_TIMEOUT, message="never")])
+    empty = tmp_path / "run" / "fp8"
+    shutil.rmtree(empty)
+    empty.mkdir()
+    assert compare(baseline, empty, max_drop_pp=20).verdict is Verdict.FAIL
 
 
 def test_a_lane_against_plain_output_is_plain(tmp_path: Path, a: Path) -> None:
-    baseline, _ = lanes(tmp_path)
+    baseline, candidate = lanes(tmp_path)
+    declare(tmp_path, KV)
     result = compare(baseline, a, max_drop_pp=50)
     assert result.verdict is Verdict.REPORTED
     assert Code.PARITY_UNKNOWN in codes(result)
     assert result.filters["strict-match"].only_baseline == 2
-
-
-def test_a_lane_without_its_fingerprint_is_plain_and_keeps_its_recorder(tmp_path: Path) -> None:
-    baseline, candidate = lanes(tmp_path)
-    (candidate / "fingerprint.json").unlink()
-    edit_lines(candidate / "gsm8k" / "requests.jsonl", lambda lines: lines.pop())
-    result = compare(baseline, candidate)
-    assert {Code.PARITY_UNKNOWN, Code.REQUEST_COUNT} <= codes(result)
+    spoil(candidate, "evaluator.json", exit_code=1)
+    assert compare(a, candidate, max_drop_pp=50).verdict is Verdict.INVALID
 
 
 def test_a_whole_run_is_not_one_evaluation(tmp_path: Path) -> None:
-    lanes(tmp_path)
-    result = compare(tmp_path / "run", tmp_path / "run")
+    run = lanes(tmp_path)[0].parent
+    result = compare(run, run)
     assert result.verdict is Verdict.INVALID
     assert any("evaluations lie in one directory" in finding.message for finding in result.findings)
+    declare(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        compare(run, run)
+    assert "name a lane" in caught.value.problems[0]

@@ -30,9 +30,6 @@ def _lane(
     run: RunDir, name: str, *, wrong: set[int] | None = None, keys: dict[str, Any] | None = None
 ) -> LaneRecord:
     folder = builders.write_lane(run.lane(name), builders.problems(DOCS), wrong=wrong or set())
-    check = folder / "gsm8k"
-    write_json(check / "dataset.json", {"name": "x", "docs": DOCS, "sha256": {}, "questions": []})
-    write_json(check / "evaluator.json", {"argv": [], "exit_code": 0})
     write_fingerprint(folder, KEYS | (keys or {}))
     return LaneRecord(name=name, status="done", check_params={"gsm8k": {"dataset": "x"}})
 
@@ -267,3 +264,114 @@ def test_what_neither_side_knows_is_not_parity(run: RunDir, value: str) -> None:
 def test_names_of_a_foreign_record_lead_nowhere(run: RunDir, name: str) -> None:
     with pytest.raises(ConfigError):
         run.pair(name)
+
+
+def test_disk_that_was_full_is_the_hosts_fault_and_nothing_else(run: RunDir) -> None:
+    lane = _lane(run, "a")
+    lane.collect_findings["gsm8k"] = [Finding(code=Code.DISK_FULL, message="no space left on device")]
+    check = run.check("a", "gsm8k")
+    (check / "evaluator.json").unlink()
+    record = _record(lane)
+    judge_run(run, record)
+    assert (record.verdict, record.exit_code) == (Verdict.INFRA, 4)
+    assert _codes(record.lanes["a"].checks["gsm8k"].findings) == {Code.DISK_FULL}
+    write_json(check / "evaluator.json", {"argv": [], "exit_code": 1})  # evidence lost on the way instead
+    builders.edit_lines(check / "requests.jsonl", lambda lines: lines.pop())
+    builders.edit_samples(check, lambda lines: lines.pop())
+    judge_run(run, record)
+    assert record.verdict is Verdict.INFRA
+
+
+def test_server_that_hung_is_not_missing_evidence_as_well(run: RunDir) -> None:
+    lane = _lane(run, "a")
+    lane.collect_findings["gsm8k"] = [Finding(code=Code.STALLED, message="hangs")]
+    builders.edit_lines(run.check("a", "gsm8k") / "requests.jsonl", lambda lines: lines.pop())
+    (run.check("a", "gsm8k") / "evaluator.json").unlink()
+    record = _record(lane)
+    judge_run(run, record)
+    assert record.verdict is Verdict.FAIL
+    assert _codes(record.lanes["a"].checks["gsm8k"].findings) == {Code.STALLED}
+
+
+def test_a_finding_that_explains_nothing_excuses_nothing(run: RunDir) -> None:
+    lane = _lane(run, "a")
+    lane.collect_findings["gsm8k"] = [Finding(code=Code.TRUNCATED, message="cut")]
+    (run.check("a", "gsm8k") / "evaluator.json").unlink()
+    record = _record(lane)
+    judge_run(run, record)
+    assert Code.EVIDENCE_MISSING in _codes(record.lanes["a"].checks["gsm8k"].findings)
+
+
+@pytest.mark.parametrize("text", ["", "500"])
+def test_unknown_stop_rate_is_not_a_low_one(run: RunDir, text: str) -> None:
+    """Nothing was answered: that is no sound evidence, and convicts nobody."""
+    lane = _lane(run, "a")
+    lane.check_params["gsm8k"]["min_natural_stop"] = 0.5
+    requests = run.check("a", "gsm8k") / "requests.jsonl"
+    if text:
+        fault = {"status": 500, "error": "boom"}
+        builders.edit_lines(requests, lambda lines: [line.update(fault) for line in lines])
+    else:
+        requests.write_text("", encoding="utf-8")
+    record = _record(lane)
+    judge_run(run, record)
+    assert record.verdict is Verdict.INVALID
+    assert Code.STOP_RATE not in _codes(record.lanes["a"].checks["gsm8k"].findings)
+
+
+def test_low_stop_rate_fails_the_lane(run: RunDir) -> None:
+    lane = _lane(run, "a")
+    lane.check_params["gsm8k"]["min_natural_stop"] = 0.5
+    cut = {"finish_reason": "length"}
+    requests = run.check("a", "gsm8k") / "requests.jsonl"
+    builders.edit_lines(requests, lambda lines: [line.update(cut) for line in lines[1:]])
+    record = _record(lane)
+    judge_run(run, record)
+    assert Code.STOP_RATE in _codes(record.lanes["a"].checks["gsm8k"].findings)
+    assert record.verdict is Verdict.FAIL
+
+
+def test_every_finding_is_filed_and_the_record_keeps_the_first(run: RunDir) -> None:
+    lanes = (_lane(run, "a"), _lane(run, "b"))
+    docs = builders.problems(DOCS)
+    answers = dict.fromkeys(range(DOCS), " I do not know.")
+    for lane in lanes:
+        builders.write_lane(run.lane(lane.name), docs, fingerprint=KEYS, answers=answers)
+    keys = KEYS | {f"config.{number}": number for number in range(30)}
+    write_fingerprint(run.lane("b"), keys)
+    record = _record(*lanes, pair={})
+    judge_run(run, record)
+    judge_run(run, record)
+    kept = [f for f in record.lanes["a"].checks["gsm8k"].findings if f.code is Code.NO_FINAL_ANSWER]
+    assert len(kept) == 21
+    filed = builders.read_lines(run.check("a", "gsm8k") / "findings.jsonl")
+    assert {line["where"] for line in filed} == {f"doc_id={number}" for number in range(DOCS)}
+    assert len([f for f in record.pairs["p"].findings if f.code is Code.PARITY]) == 21
+    filed = builders.read_lines(run.pair("p") / "findings.jsonl")
+    assert len([line for line in filed if line["code"] == "PARITY"]) >= 30
+
+
+def test_data_set_without_a_digest_proves_nothing(run: RunDir) -> None:
+    record = _record(_lane(run, "a"))
+    file = run.check("a", "gsm8k") / "dataset.json"
+    write_json(file, json.loads(file.read_bytes()) | {"sha256": {}})
+    judge_run(run, record)
+    assert Code.EVIDENCE_MISSING in _codes(record.lanes["a"].checks["gsm8k"].findings)
+    assert record.verdict is Verdict.INVALID
+
+
+def test_empty_fingerprints_are_not_equal(run: RunDir) -> None:
+    record = _record(_lane(run, "a"), _lane(run, "b"), pair={"max_drop_pp": 20.0})
+    for name in "ab":
+        write_fingerprint(run.lane(name), {})
+    judge_run(run, record)
+    assert Code.EVIDENCE_MISSING in _codes(record.pairs["p"].findings)
+    assert record.verdict is Verdict.INVALID
+
+
+def test_documents_of_another_number_than_the_data_set_has(run: RunDir) -> None:
+    record = _record(_lane(run, "a"))
+    file = run.check("a", "gsm8k") / "dataset.json"
+    write_json(file, json.loads(file.read_bytes()) | {"docs": 9999})
+    judge_run(run, record)
+    assert Code.MISSING_DOC in _codes(record.lanes["a"].checks["gsm8k"].findings)

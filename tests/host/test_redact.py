@@ -2,7 +2,16 @@ import time
 
 import pytest
 
-from harness.host.redact import is_secret, redact_argv, redact_env, redact_text, secret_values
+from harness.host.redact import (
+    MASK,
+    is_secret,
+    redact_argv,
+    redact_env,
+    redact_settings,
+    redact_text,
+    secret_values,
+    telling,
+)
 
 SECRETS = """
 --api-key --api_key --admin-api-key --hf-token --token -token HF_TOKEN hfToken apiKey
@@ -139,3 +148,54 @@ def test_a_giant_line_takes_linear_time(text: str) -> None:
     began = time.process_time()
     redact_text(text)
     assert time.process_time() - began < 10
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        'lanes.a.flags."--hf-token"=sesame',
+        "lanes.a.flags.'--hf-token'=sesame",
+        "lanes.a.flags.--hf-token=sesame",
+        "lanes.a.flags={--hf-token: sesame, --tp: 2}",
+        'lanes.a.flags={"--hf-token": "sesame seed", --tp: 2}',
+        "lanes.a.flags={-hft: sesame}",
+        "lanes.a.flags={--api-key: [sesame, seed]}",
+        "lanes.a.flags.--api-key=[sesame, seed]",
+        "lanes={a: {env: {HF_TOKEN: sesame}}}",
+        "lanes.a.env.HF_TOKEN=sesame seed",
+        "params.API_KEY=sesame",
+    ],
+)
+def test_overrides(word: str) -> None:
+    for argv in (["run", "x", "--set", word, "--lane", "b"], ["run", "x", f"--set={word}", "--lane", "b"]):
+        shown = " ".join(redact_argv(argv))
+        assert "sesame" not in shown
+        assert "seed" not in shown
+        assert MASK in shown
+        assert shown.endswith("--lane b")
+
+
+@pytest.mark.parametrize(
+    "word", ["params.TP=8", "lanes.a.model.served_name=my_token_model", "lanes.a.gpus=4"]
+)
+def test_ordinary_overrides_stay(word: str) -> None:
+    assert redact_argv(["--set", word, f"--set={word}"]) == ["--set", word, f"--set={word}"]
+
+
+def test_settings() -> None:
+    given = {"--hf-token": "abc", "api_key.0": 17, "--api-key": ["a", "b"], "--tp": 2, "path": "/x/sesame/y"}
+    assert redact_settings(given, ["sesame"]) == {
+        "--hf-token": "***",
+        "api_key.0": "***",
+        "--api-key": ["***", "***"],
+        "--tp": 2,
+        "path": "/x/***/y",
+    }
+    assert redact_settings({"enable_auth": True, "hf_token": None}) == {"enable_auth": True, "hf_token": None}
+
+
+def test_given_secrets_are_masked_in_other_words_too() -> None:
+    argv = ["serve", "--hf-token", "sesame", "--chat-template", "my sesame"]
+    assert redact_argv(argv, ["sesame"]) == ["serve", "--hf-token", "***", "--chat-template", "my ***"]
+    assert redact_env({"NOTE": "my sesame"}, ["sesame"]) == {"NOTE": "my ***"}
+    assert telling(["sesame", "short"]) == {"sesame"}
