@@ -128,12 +128,9 @@ def context(folder: Path, up: Deployment) -> CheckContext:
         engine=server.engine,
         base_url=server.launch.base_url,
         served_name="stub",
-        model_path="",
         folder=folder,
         server_log=server.log,
-        request_timeout_s=60,
         run_command=run_command,
-        assert_alive=lambda: None,
         progress=lambda *_: None,
     )
 

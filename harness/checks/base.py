@@ -30,12 +30,9 @@ class CheckContext:
     engine: Engine
     base_url: str
     served_name: str
-    model_path: str
     folder: Path
     server_log: Path
-    request_timeout_s: float
     run_command: Callable[[Sequence[str], Mapping[str, str], Path, Callable[[], None]], int]
-    assert_alive: Callable[[], None]
     progress: Callable[[int, int], None]
 
 

@@ -61,16 +61,6 @@ def check(flags: Mapping[str, FlagValue], arguments: ArgumentList, owned: Collec
     return [*problems, *_missing(flags, arguments, mine)]
 
 
-def notes(flags: Mapping[str, FlagValue], arguments: ArgumentList) -> list[str]:
-    """What a person should know about flags that are right: those that the engine calls deprecated."""
-    found = []
-    for flag in flags:
-        option = _lookup(flag, arguments)
-        if option is not None and option.deprecated:
-            found.append(f"{flag} is deprecated in {arguments.engine}: {option.deprecated}")
-    return found
-
-
 def _is_set(value: FlagValue) -> bool:
     return value is not None and value is not False  # 0 is set, and equals False
 

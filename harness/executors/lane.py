@@ -174,12 +174,9 @@ def _collect(
         engine=entry.engine,
         base_url=entry.launch.base_url,
         served_name=lane.model.served_name,
-        model_path=entry.launch.model_path,
         folder=folder,
         server_log=entry.log,
-        request_timeout_s=lane.timeouts.request_s,
         run_command=_Runner(up, shop, lane.name, lane.timeouts.check_s),
-        assert_alive=up.assert_alive,
         progress=lambda done, total: shop.watcher.progress(lane.name, done, total),
     )
     began = time.monotonic()

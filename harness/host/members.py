@@ -23,12 +23,6 @@ def handles(processes: Sequence[proc.Stat]) -> list[psutil.Process]:
     return found
 
 
-def run_processes(run_id: str) -> list[psutil.Process]:
-    """All living processes that carry a mark of this run, of whichever server."""
-    everyone = proc.everybody().values()
-    return handles([each for each in everyone if (proc.mark_of(each.pid) or "").startswith(f"{run_id}:")])
-
-
 def kill_marked(marker: str) -> None:
     """SIGKILL all that carries the mark, and what is about to."""
     deadline = time.monotonic() + _FORK_TO_EXEC_S

@@ -16,12 +16,12 @@ import psutil
 
 from harness.errors import Problem
 from harness.host import proc
-from harness.host.members import handles, kill_marked, run_processes
+from harness.host.members import handles, kill_marked
 from harness.host.proc import MARK
 from harness.host.sockets import listening
 from harness.host.spawn import become_subreaper, spawn
 
-__all__ = ["ManagedProcess", "StopOutcome", "become_subreaper", "run_processes"]
+__all__ = ["ManagedProcess", "StopOutcome", "become_subreaper"]
 
 POLL_S = 0.02
 SWEEP_S = 0.05

@@ -177,13 +177,13 @@ def _parts(argv: Sequence[str]) -> Iterator[tuple[str, str, bool]]:
         if expected and not _FLAG.match(word):
             yield "", word, True
             continue
-        name, equals, value = word.partition("=")
-        expected = not equals and word.startswith("-") and is_secret(word)
-        front = ""
+        expected = "=" not in word and word.startswith("-") and is_secret(word)
+        front, rest = "", word
+        name, equals, value = rest.partition("=")
         if equals and word.startswith("--") and not is_secret(name):
-            front, word = name + equals, value  # --set=lanes.a.env.HF_TOKEN=xyz
-            name, equals, value = word.partition("=")
+            front, rest = name + equals, value  # --set=lanes.a.env.HF_TOKEN=xyz
+            name, equals, value = rest.partition("=")
         if equals and _WHOLE.fullmatch(name) and is_secret(name):
             yield front + name + equals, value, True
         else:
-            yield front, word, False
+            yield front, rest, False

@@ -8,9 +8,8 @@ from harness.report.text import safe
 
 def render_plan(name: str, plan: dict[str, Any]) -> str:
     """The plan's JSON as text."""
-    lines = [
-        f"scenario {safe(name)}: {len(plan['lanes'])} lane(s), {len(plan['pairs'])} pair(s); nothing is started"
-    ]
+    counts = f"{len(plan['lanes'])} lane(s), {len(plan['pairs'])} pair(s)"
+    lines = [f"scenario {safe(name)}: {counts}; nothing is started"]
     for lane, planned in plan["lanes"].items():
         lines += ["", f"lane {safe(lane)}: {planned['gpus']} GPU(s)"]
         if planned["requires"]:

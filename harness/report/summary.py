@@ -145,10 +145,8 @@ def _filter_row(name: str, stats: FilterStats) -> list[str]:
 
 def _lane_block(lane: LaneRecord) -> list[str]:
     lines = [f"lane     {safe(lane.name)}", f"verdict  {lane.verdict}: {MEANING[lane.verdict]}"]
-    lines += (
-        f"server   {safe(f'{server.role}: {server.engine} {server.version}, pid {server.pid}, {server.stop}')}"
-        for server in lane.servers
-    )
+    servers = (f"{s.role}: {s.engine} {s.version}, pid {s.pid}, {s.stop}" for s in lane.servers)
+    lines += (f"server   {safe(server)}" for server in servers)
     lines += [f"phase    {safe(phase)}: {seconds(value)}" for phase, value in lane.phases.items()]
     for name, result in lane.checks.items():
         lines.append(f"check    {safe(name)}: {result.verdict}")
@@ -197,7 +195,7 @@ def _findings_block(found: list[tuple[str, Finding]]) -> list[str]:
 
 
 def _message(finding: Finding) -> str:
-    first, *rest = finding.message.splitlines() or [""]
+    first, *rest = finding.message.split("\n")
     return "\n".join([safe(first, 600), *(f"      {safe(line)}" for line in rest[:20])])
 
 

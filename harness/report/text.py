@@ -3,8 +3,7 @@
 import unicodedata
 from collections.abc import Sequence
 
-
-CELL = 200  # characters
+CELL = 400  # characters
 
 
 def safe(text: str, limit: int = 400) -> str:

@@ -10,6 +10,7 @@ import yaml
 from harness.checks import lm_eval
 from harness.checks.dataset import DataSource
 from harness.checks.gsm8k import Gsm8k, Gsm8kParams
+from harness.errors import HarnessError
 
 
 def _command(**more: Any) -> list[str]:
@@ -69,6 +70,46 @@ def test_task_differs_from_the_original_only_in_its_data(tmp_path: Path) -> None
     assert set(task) == {"include", "task", "dataset_path", "dataset_name", "dataset_kwargs"}
     assert Path(task["include"]).is_file()
     assert task["dataset_kwargs"]["data_files"]["test"] == str(tmp_path / "test.jsonl")
+
+
+def test_the_interpreter_that_will_run_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its version, its task file; not those of our own environment."""
+    task = tmp_path / "elsewhere" / "lm_eval" / "tasks" / "gsm8k" / "gsm8k.yaml"
+    task.parent.mkdir(parents=True)
+    task.write_text("task: gsm8k\n")
+    answer = json.dumps({"version": "0.0.1", "places": [str(task.parents[2])]})
+    _choose(monkeypatch, tmp_path, f"echo '{answer}'")
+    assert lm_eval.missing() is None
+    assert lm_eval.version() == "0.0.1"
+    folder = lm_eval.write_task(DataSource("x", tmp_path), tmp_path / "task")
+    assert yaml.safe_load((folder / "gsm8k.yaml").read_text(encoding="utf-8"))["include"] == str(task)
+    task.unlink()
+    with pytest.raises(HarnessError, match="not found"):
+        lm_eval.write_task(DataSource("x", tmp_path), tmp_path / "task")
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ('echo \'{"version": "unknown", "places": []}\'', "not installed in"),
+        ("echo Python 3.11", "does not behave like a Python"),
+        ("echo []", "does not behave like a Python"),
+        ("exit 1", "does not behave like a Python"),
+    ],
+)
+def test_an_interpreter_without_lm_eval_is_a_problem(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str, reason: str
+) -> None:
+    _choose(monkeypatch, tmp_path, body)
+    problems = Gsm8k().problems(Gsm8kParams.model_validate({"dataset": "arithmetic"}))
+    assert any(reason in problem and "HARNESS_LM_EVAL_PYTHON" in problem for problem in problems)
+
+
+def _choose(monkeypatch: pytest.MonkeyPatch, folder: Path, body: str) -> None:
+    program = folder / "python"
+    program.write_text(f"#!/bin/sh\n{body}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("HARNESS_LM_EVAL_PYTHON", str(program))
 
 
 def test_missing_interpreter_is_a_problem(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given as every
 from hypothesis import strategies as st
 
 from harness.engines.arguments import Argument, ArgumentList
-from harness.engines.flags import check, given, notes, render
+from harness.engines.flags import check, given, render
 from harness.scenario.model import FlagValue
 
 SGLANG = ArgumentList.load("sglang")
@@ -194,12 +194,9 @@ def test_a_flag_taken_out_is_still_checked_for_its_name() -> None:
     assert check({"--kv-cache-dtype": None, "--enable-metrics": False}, SGLANG, ("--model-path",)) == []
 
 
-def test_deprecated_is_a_note_not_a_problem() -> None:
+def test_deprecated_is_not_a_problem() -> None:
     flags: dict[str, FlagValue] = {"--enable-dp-attention": True}
     assert check(flags, SGLANG, ("--model-path",)) == []
-    assert len(notes(flags, SGLANG)) == 1
-    assert "--attn-dp-size" in notes(flags, SGLANG)[0]
-    assert notes({"--page-size": 1, "--bogus": 1}, SGLANG) == []
 
 
 def test_fixed_count_of_values() -> None:

@@ -8,10 +8,11 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from harness.host import proc
-from harness.host.members import run_processes
+from harness.host.members import handles
 from harness.host.process import ManagedProcess
 
 CHILD = Path(__file__).with_name("child.py")
@@ -22,6 +23,12 @@ def lock_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "locks"
     monkeypatch.setenv("HARNESS_LOCK_DIR", str(folder))
     return folder
+
+
+def run_processes(run_id: str) -> list[psutil.Process]:
+    """All living processes that carry a mark of this run, of whichever server."""
+    everyone = proc.everybody().values()
+    return handles([each for each in everyone if (proc.mark_of(each.pid) or "").startswith(f"{run_id}:")])
 
 
 def wait_for(condition: Callable[[], object], what: str, seconds: float = 20.0) -> None:

@@ -11,10 +11,9 @@ from harness.errors import HarnessError, Interrupted
 from harness.host import proc
 from harness.host.guard import LOG_NAME, Guard
 from harness.host.guardian import Charges
-from harness.host.members import run_processes
 from harness.host.ports import still_bound
 from harness.host.shm import snapshot
-from tests.host.conftest import CHILD, Start, alive, free_port, wait_for
+from tests.host.conftest import CHILD, Start, alive, free_port, run_processes, wait_for
 
 pytestmark = pytest.mark.process
 

@@ -11,12 +11,11 @@ import pytest
 from harness.errors import ConfigError, HarnessError, Interrupted, Problem
 from harness.findings import Code
 from harness.host import proc, process
-from harness.host.members import run_processes
 from harness.host.ports import still_bound
 from harness.host.process import ManagedProcess
 from harness.host.spawn import become_subreaper
 from harness.host.spawn import spawn as real_spawn
-from tests.host.conftest import CHILD, Start, alive, free_port, wait_for
+from tests.host.conftest import CHILD, Start, alive, free_port, run_processes, wait_for
 
 pytestmark = pytest.mark.process
 

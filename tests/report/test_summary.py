@@ -6,7 +6,7 @@ from typing import Any
 from harness.codes import Code
 from harness.evidence.record import CheckResult, FilterStats, LaneRecord, PairResult, RunRecord, ServerRecord
 from harness.findings import Finding
-from harness.report.summary import SHOWN_PER_CODE, render_run, summary_json
+from harness.report.summary import SHOWN_PER_CODE, _lane_block, render_compare, render_run, summary_json
 from harness.verdict import Verdict
 
 
@@ -62,6 +62,38 @@ def test_the_page_names_verdict_numbers_and_reason() -> None:
 
 def test_hostile_messages_are_defused() -> None:
     assert "\x1b" not in render_run(_record(), "runs/r1")
+
+
+def test_no_text_of_a_foreign_record_reaches_a_terminal_as_it_is() -> None:
+    """Every text of the record is spoilt, names too; each line of a page stays one line."""
+    spoilt = _spoilt(_record(description="x").model_dump(mode="json"))
+    record = RunRecord.model_validate(spoilt)
+    sound = _record(description="x")
+    pages = [
+        (render_run(record, f"runs/{EVIL}"), render_run(sound, "runs/")),
+        ("\n".join(_lane_block(*record.lanes.values())), "\n".join(_lane_block(*sound.lanes.values()))),
+        (
+            render_compare(EVIL, EVIL, None, *record.pairs.values()),
+            render_compare("", "", None, *sound.pairs.values()),
+        ),
+    ]
+    for page, model in pages:
+        assert all(character.isprintable() or character == "\n" for character in page)
+        assert len(page.splitlines()) == len(model.splitlines())
+        assert "\\u001b[2J" in page
+
+
+EVIL = "evil\x1b[2J\rverdict   PASS\u202e"
+KEPT = {"verdict", "status", "code", "metrics", "phases", "check", "filters"}  # words of ours, and numbers
+
+
+def _spoilt(node: Any, key: str = "") -> Any:
+    if isinstance(node, dict):
+        names = key in ("lanes", "pairs", "pair_specs", "checks")
+        return {f"{name}{EVIL}" if names else name: _spoilt(value, name) for name, value in node.items()}
+    if isinstance(node, list):
+        return [_spoilt(item, key) for item in node]
+    return f"{node}{EVIL}" if isinstance(node, str) and key not in KEPT else node
 
 
 def test_many_alike_are_folded_but_counted() -> None:

@@ -19,6 +19,10 @@ def test_long_text_is_cut_and_shows_it() -> None:
     assert safe("x" * 500, 10) == "x" * 9 + "…"
 
 
+def test_cells_are_made_safe() -> None:
+    assert table([["a"], ["b\x1b[2J\n"]], indent="") == ["a", "b\\u001b[2J"]
+
+
 def test_columns_align_with_chinese_text() -> None:
     lines = table([["名字", "n"], ["ab", "10"]], right=frozenset({1}), indent="")
     assert lines == ["名字   n", "ab    10"]

@@ -1,0 +1,166 @@
+"""`judge`, `show`, `compare`, `triage`, `doctor`, `models`: what there is, looked at and judged again."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.evidence.files import write_json
+from harness.evidence.fingerprint import write_fingerprint
+from harness.evidence.record import LaneRecord, RunRecord
+from harness.evidence.run_dir import RunDir
+from tests.accuracy import builders
+from tests.cli.conftest import Harness
+
+pytestmark = pytest.mark.process
+DOCS = 24
+LOGS = Path(__file__).parents[1] / "data" / "logs"
+
+
+def _lane(folder: Path, wrong: set[int]) -> None:
+    docs = builders.problems(DOCS)
+    builders.write_lane(folder, docs, wrong=wrong)
+    write_fingerprint(folder, {"engine": "llamacpp", "version": "1"})
+    questions = [builders.sha256(doc["question"]) for doc in docs]
+    manifest = {"name": "x", "docs": DOCS, "sha256": {"test.jsonl": "0"}, "questions": questions}
+    write_json(folder / "gsm8k" / "dataset.json", manifest)
+    write_json(folder / "gsm8k" / "evaluator.json", {"argv": [], "exit_code": 0})
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    """A finished run of two lanes and a pair with a margin, as evidence only: not judged yet."""
+    place = RunDir.create(tmp_path / "runs", "mine")
+    lanes: dict[str, LaneRecord] = {}
+    for name, wrong in (("a", {1}), ("b", {1, 2, 3, 4, 5, 6, 7, 8, 9})):
+        _lane(place.lane(name), wrong)
+        lanes[name] = LaneRecord(name=name, status="done", check_params={"gsm8k": {"dataset": "x"}})
+    pair: dict[str, Any] = {
+        "name": "p",
+        "baseline": "a",
+        "candidate": "b",
+        "check": "gsm8k",
+        "max_drop_pp": 1.0,
+    }
+    record: dict[str, Any] = {
+        "run_id": place.run_id,
+        "scenario": "mine\x1b[31m",
+        "harness_version": "0",
+        "command": [],
+        "started_at": "now",
+        "status": "done",
+        "lanes": lanes,
+        "pair_specs": {"p": pair},
+    }
+    place.write(RunRecord.model_validate(record))
+    return place
+
+
+def test_judge_writes_the_summaries_and_exits_as_the_run_would(harness: Harness, run: RunDir) -> None:
+    said = harness("judge", "runs/latest")
+    assert said.code == 1, said.out
+    assert "verdict   FAIL" in said.out
+    assert "MARGIN_EXCEEDED" in said.out
+    assert "mine\\u001b[31m" in said.out
+    summary = json.loads((run.path / "summary.json").read_text(encoding="utf-8"))
+    assert summary["pairs"]["p"]["verdict"] == "FAIL"
+    assert (run.path / "summary.txt").read_text(encoding="utf-8") == said.out
+
+
+def test_show_tells_a_judged_run_and_judges_nothing(harness: Harness, run: RunDir) -> None:
+    judged = harness("judge", run.path)
+    shown = harness("show", run.path)
+    assert (shown.code, shown.out) == (0, judged.out)
+    told = json.loads(harness("show", "--json").out)  # runs/latest by default
+    assert told == json.loads((run.path / "summary.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "not json", '{"schema_version": 99}', "[" * 5000])
+def test_a_broken_record_is_exit_2(harness: Harness, tmp_path: Path, text: str) -> None:
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "run.json").write_text(text)
+    for command in ("judge", "show"):
+        said = harness(command, "bad")
+        assert said.code == 2
+        assert "run.json" in said.err
+
+
+def test_compare(harness: Harness, tmp_path: Path) -> None:
+    for name, wrong in (("a", {1}), ("same", {1}), ("worse", set(range(12)))):
+        builders.write_evaluation(tmp_path / name, builders.problems(DOCS), wrong=wrong)
+    reported = harness("compare", "a", "same", "--expect-docs", str(DOCS))
+    assert (reported.code, "pair compare: REPORTED" in reported.out) == (0, True), reported.out
+    told = harness("compare", "a", "worse", "--max-drop-pp", "1", "--json")
+    assert told.code == 1
+    result = json.loads(told.out)
+    assert result["verdict"] == "FAIL"
+    assert result["filters"]["strict-match"]["n"] == DOCS
+    short = harness("compare", "a", "same", "--expect-docs", str(DOCS + 1))
+    assert short.code == 5
+    assert "MISSING_DOC" in short.out
+
+
+def test_compare_with_nothing(harness: Harness, tmp_path: Path) -> None:
+    builders.write_evaluation(tmp_path / "a", builders.problems(DOCS))
+    (tmp_path / "empty").mkdir()
+    for other in ("empty", "nowhere"):
+        assert harness("compare", "a", other).code in (2, 5)
+
+
+@pytest.mark.parametrize(("log", "code"), [("llamacpp-ok.txt", 0), ("vllm-kv-too-small.txt", 1)])
+def test_triage(harness: Harness, log: str, code: int) -> None:
+    told = harness("triage", LOGS / log, "--json")
+    assert told.code == code
+    report = json.loads(told.out)
+    assert set(report) >= {"engine", "ready", "phases", "fatal"}
+    assert report["engine"] == log.partition("-")[0]
+    assert bool(report["fatal"]) == bool(code)
+    said = harness("triage", LOGS / log)
+    assert said.code == code
+    assert report["engine"] in said.out
+
+
+def test_triage_of_something_else(harness: Harness, tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"\x00\xff\x1b[31m nothing\n" * 10)
+    said = harness("triage", "x")
+    assert said.code == 2
+    assert "--engine" in said.err
+
+
+def test_doctor(harness: Harness, tmp_path: Path) -> None:
+    said = harness("doctor")
+    assert said.code == 0, said.out
+    rows = {line.split("  ")[0]: line for line in said.out.splitlines()}
+    assert " ok " in rows["lm-eval"]
+    assert " missing " in rows["GSM8K"]
+    assert {"engine llamacpp", "engine vllm", "engine sglang", "ports", "disk"} <= set(rows)
+
+
+def test_doctor_asks_the_evaluator_that_will_run(harness: Harness, tmp_path: Path) -> None:
+    """A program that is no Python, and one that has no lm-eval."""
+    bare = tmp_path / "python"
+    bare.write_text('#!/bin/sh\necho \'{"version": "unknown", "places": []}\'\n')
+    bare.chmod(0o755)
+    for program, reason in (("/bin/true", "behave like a Python"), (str(bare), "not installed in")):
+        said = harness("doctor", HARNESS_LM_EVAL_PYTHON=program)
+        assert said.code == 1
+        (line,) = (line for line in said.out.splitlines() if line.startswith("lm-eval"))
+        assert reason in line
+
+
+@pytest.mark.parametrize("text", [b"\xff\xfe\n", b"{}\n", b"not json\n"])
+def test_doctor_survives_a_broken_data_set(harness: Harness, tmp_path: Path, text: bytes) -> None:
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.jsonl").write_bytes(text)
+    said = harness("doctor", HARNESS_GSM8K_DIR=str(tmp_path))
+    assert said.code == 0
+    (line,) = (line for line in said.out.splitlines() if line.startswith("GSM8K"))
+    assert "missing" in line
+
+
+def test_models_list(harness: Harness, tmp_path: Path) -> None:
+    said = harness("models", "list", HARNESS_MODELS_DIR=str(tmp_path / "models"))
+    assert said.code == 0
+    (line,) = (line for line in said.out.splitlines() if line.startswith("smollm2-135m"))
+    assert line.split() == ["smollm2-135m", "-", "Apache-2.0"]
