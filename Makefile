@@ -2,16 +2,17 @@
 
 PYTHON ?= python3
 VENV   ?= .venv
+WORKERS ?= 2
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
 
-.PHONY: quickstart test lint types unit e2e install model lab-vllm lab-sglang bench clean
+.PHONY: quickstart test lint types install model lab-vllm lab-sglang bench clean
 
 quickstart: install model
 	$(BIN)/harness run quickstart
 
 test: install model lint types
-	HARNESS_REQUIRE_MODEL=1 $(BIN)/pytest
+	HARNESS_REQUIRE_MODEL=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 install: $(READY)
 
