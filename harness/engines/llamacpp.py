@@ -90,6 +90,10 @@ class LlamaCpp:
 
     def problems(self, launch: Launch) -> list[str]:
         found = self._program_problems(launch) + _model_problems(launch.model_path)
+        if "," in launch.served_name:
+            found.append(
+                f"the served name {launch.served_name} has a comma, which llama.cpp takes for two names"
+            )
         found += flag_problems(launch.flags, self.arguments(launch), len(launch.cpus))
         return found + inherited_flags({**os.environ, **launch.env})
 

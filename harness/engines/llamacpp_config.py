@@ -20,10 +20,13 @@ SERVER: Mapping[str, re.Pattern[str]] = {
     "n_threads": re.compile(r"system_info: n_threads = (\d+)"),
     "n_threads_batch": re.compile(r"system_info: .*n_threads_batch = (\d+)"),
     "cpu_features": re.compile(r"system_info: [^|]*\| (.*?)\s*\|?\s*$"),
-    "cache_ram": re.compile(r"prompt cache is enabled, size limit: (.+)$"),
+    "cache_ram": re.compile(r"prompt cache is (?:enabled, size limit: )?(.+?)(?: - use .*)?$"),
     "context_checkpoints": re.compile(r"context checkpoints enabled, max = (\d+)"),
-    "speculative": re.compile(r"adding speculative implementation '([\w-]+)'"),
+    "draft.settings": re.compile(r"- (n_max=\d+, n_min=.+)$"),
 }
+SPECULATIVE = re.compile(
+    r"adding speculative implementation '([\w-]+)'|(no) implementations? specified for spec"
+)
 DRAFT = "loading draft model"
 READY = "listening on http"
 
@@ -51,6 +54,9 @@ def _read(lines: Iterable[str]) -> dict[str, Scalar | None]:
         for name, pattern in SERVER.items():
             if match := pattern.search(line):
                 found[name] = _value(match)
+        if match := SPECULATIVE.search(line):
+            former = f"{found['speculative']}," if "speculative" in found else ""
+            found["speculative"] = former + (match[1] or "none")
     return found
 
 

@@ -18,7 +18,7 @@ import yaml
 STUB = Path(__file__).parents[1] / "servers" / "llama_stub.py"
 MARK = "HARNESS_RUN_MARK"
 DOCS = 16
-LIMIT_S = 120.0
+LIMIT_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +115,11 @@ class Bench:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=_heed_interrupts,
         )
 
-    def harness(self, *arguments: str) -> Outcome:
-        return self.finish(self.start(*arguments))
+    def harness(self, *arguments: str, limit_s: float = LIMIT_S) -> Outcome:
+        return self.finish(self.start(*arguments), limit_s)
 
     def finish(self, process: subprocess.Popen[str], limit_s: float = LIMIT_S) -> Outcome:
         try:
@@ -136,6 +137,11 @@ class Bench:
 
     def run(self, lanes: dict[str, Any], pairs: dict[str, Any] | None = None, *more: str) -> Outcome:
         return self.harness("run", str(self.scenario(lanes, pairs)), *more)
+
+
+def _heed_interrupts() -> None:
+    """A test suite that a shell started in the background has SIGINT ignored, and so would its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def marked(run: Path | None) -> list[psutil.Process]:

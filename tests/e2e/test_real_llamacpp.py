@@ -13,7 +13,7 @@ from harness.host.ports import still_bound
 from tests.e2e.conftest import Bench, marked
 
 pytestmark = pytest.mark.e2e
-DOCS = 6
+DOCS = 4
 
 
 @pytest.fixture

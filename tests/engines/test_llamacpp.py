@@ -177,6 +177,11 @@ def test_a_model_that_is_none(tmp_path: Path) -> None:
         assert said in problem
 
 
+def test_a_name_that_would_be_two(gguf: Path) -> None:
+    (problem,) = LLAMACPP.problems(launch(model_path=str(gguf), served_name="a,b"))
+    assert "comma" in problem
+
+
 def test_flags_in_variables_are_refused(gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLAMA_ARG_CTX_SIZE", "128")
     (problem,) = LLAMACPP.problems(launch(model_path=str(gguf)))
@@ -261,6 +266,7 @@ def test_effective_configuration() -> None:
         "cache_ram": "8192 MiB",
         "speculative": "draft-simple",
         "draft.kv_dtype": "f16",
+        "draft.settings": "n_max=5, n_min=0, p_min=0.000000",
         "model.size": 96576768,
         "model.n_ctx_train": 8192,
         "model_ftype": "Q4_1",
@@ -287,11 +293,27 @@ def test_trial_contexts_are_not_the_configuration(tmp_path: Path) -> None:
     assert config(log) == config()
 
 
+def test_more_of_the_configuration(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(
+        "srv load_model: prompt cache is disabled - use `--cache-ram N` to enable it\n"
+        "spec common_specu: adding speculative implementation 'ngram-simple'\n"
+        "spec common_specu: adding speculative implementation 'ngram-mod'\n",
+        encoding="utf-8",
+    )
+    found = config(log)
+    assert (found["cache_ram"], found["speculative"]) == ("disabled", "ngram-simple,ngram-mod")
+    line = "spec common_specu: no implementations specified for speculative decoding"
+    log.write_text(line, encoding="utf-8")
+    assert config(log)["speculative"] == "none"
+
+
 def test_what_a_terse_log_hides_is_unknown(tmp_path: Path) -> None:
     assert config(tmp_path / "none")["kv_dtype"] is None
     log = tmp_path / "server.log"
     log.write_text("0.00.446.154 I srv          init: listening on http://127.0.0.1:1\n", encoding="utf-8")
     assert config(log)["kv_dtype"] is None
+    assert "speculative" not in config(log)
 
 
 def test_generation() -> None:
