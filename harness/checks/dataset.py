@@ -105,6 +105,10 @@ def _questions(file: Path) -> list[str]:
     questions = [sha256(document["question"]) for document in documents(file)]
     if not questions:
         raise _unreadable(f"{file} holds no document")
+    first = {digest: number for number, digest in reversed(list(enumerate(questions)))}
+    for number, digest in enumerate(questions):
+        if first[digest] != number:  # two equal prompts could not be told from a retried one
+            raise _unreadable(f"{file}: documents {first[digest]} and {number} ask the same question")
     return questions
 
 

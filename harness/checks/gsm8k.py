@@ -4,11 +4,10 @@ Collected into the check's folder: `dataset.json`, `evaluator.json`, `requests.j
 `raw_responses.jsonl`, and lm-eval's own `lm_eval/` output; `eval.log` lies in the lane's folder.
 """
 
-import json
 import time
 from pathlib import Path
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, StrictInt
 
 from harness.accuracy.audit import audit
 from harness.accuracy.pairing import pair_samples, write_disagreements
@@ -48,6 +47,13 @@ class Gsm8kParams(Frozen):
     min_natural_stop: float | None = Field(
         None, ge=0, le=1, description="least share of answers that must stop by themselves"
     )
+
+
+class Evaluator(BaseModel):
+    """`evaluator.json`: the command as it was run, and how it ended."""
+
+    argv: list[str]
+    exit_code: StrictInt
 
 
 class Gsm8k:
@@ -107,7 +113,7 @@ class Gsm8k:
     def judge(self, params: Gsm8kParams, folder: Path) -> CheckResult:
         try:
             manifest = dataset.Manifest.model_validate_json((folder / "dataset.json").read_bytes())
-            evaluator = json.loads((folder / "evaluator.json").read_text(encoding="utf-8"))
+            evaluator = Evaluator.model_validate_json((folder / "evaluator.json").read_bytes())
         except (OSError, ValueError) as error:
             finding = Finding(
                 code=Code.EVIDENCE_MISSING,
@@ -121,7 +127,8 @@ class Gsm8k:
             expected_questions=manifest.questions or None,
             requests=folder / "requests.jsonl",
         )
-        findings = [*_evaluator_findings(evaluator, folder), *_dataset_findings(manifest), *result.findings]
+        findings = [*_evaluator_findings(evaluator, folder), *_dataset_findings(manifest)]
+        findings += [*_lost(folder), *result.findings]
         findings += _natural_stop_findings(params, result)
         return result.model_copy(
             update={"findings": findings, "verdict": verdict_of(findings, result.verdict)}
@@ -178,10 +185,19 @@ class _Watch:
             )
 
 
-def _evaluator_findings(evaluator: dict[str, object], folder: Path) -> list[Finding]:
-    if evaluator.get("exit_code") == 0:
+def _lost(folder: Path) -> list[Finding]:
+    """Raw evidence that judging does not read, but a person who doubts the verdict will."""
+    return [
+        Finding(code=Code.EVIDENCE_MISSING, message=f"{path.name} is gone", where=str(path))
+        for path in (folder / "raw_responses.jsonl", folder.parent / "eval.log")
+        if not path.is_file()
+    ]
+
+
+def _evaluator_findings(evaluator: Evaluator, folder: Path) -> list[Finding]:
+    if evaluator.exit_code == 0:
         return []
-    message = f"the evaluator ended with exit code {evaluator.get('exit_code')}"
+    message = f"the evaluator ended with exit code {evaluator.exit_code}"
     return [Finding(code=Code.EVALUATOR_FAILED, message=message, where=str(folder.parent / "eval.log"))]
 
 

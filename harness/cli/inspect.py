@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from harness.cli.output import say
 from harness.cli.run import JsonOption
 
 RunArgument = Annotated[Path, typer.Argument(help="A run directory, e.g. runs/latest.")]
@@ -33,7 +34,7 @@ def judge(run: RunArgument) -> None:
     place = RunDir.open(run)
     record = place.read()
     judge_and_report(place, record)
-    typer.echo(render_run(record, str(place.path)), nl=False)
+    say(render_run(record, str(place.path)))
     raise typer.Exit(record.exit_code or 0)
 
 
@@ -45,9 +46,9 @@ def show(run: RunArgument = Path("runs/latest"), as_json: JsonOption = False) ->
     place = RunDir.open(run)
     record = place.read()
     if as_json:
-        typer.echo(json.dumps(summary_json(record), indent=2, ensure_ascii=False))
+        say(json.dumps(summary_json(record), indent=2, ensure_ascii=False))
     else:
-        typer.echo(render_run(record, str(place.path)), nl=False)
+        say(render_run(record, str(place.path)))
 
 
 def compare(
@@ -71,9 +72,9 @@ def compare(
 
     result = compare_folders(baseline, candidate, max_drop_pp=max_drop_pp, expect_docs=expect_docs, out=out)
     if as_json:
-        typer.echo(json.dumps(result.model_dump(), indent=2, ensure_ascii=False))
+        say(json.dumps(result.model_dump(), indent=2, ensure_ascii=False))
     else:
-        typer.echo(render_compare(str(baseline), str(candidate), max_drop_pp, result), nl=False)
+        say(render_compare(str(baseline), str(candidate), max_drop_pp, result))
     raise typer.Exit(exit_code(result.verdict))
 
 
@@ -86,7 +87,7 @@ def triage(
     from harness.triage import triage as read
 
     report = read(log, engine)
-    typer.echo(json.dumps(report.to_json(), indent=2, ensure_ascii=False) if as_json else report.render())
+    say(json.dumps(report.to_json(), indent=2, ensure_ascii=False) if as_json else report.render())
     raise typer.Exit(report.exit_code)
 
 
@@ -95,7 +96,7 @@ def doctor() -> None:
     from harness.cli.doctor import render_doctor
 
     text, sound = render_doctor()
-    typer.echo(text, nl=False)
+    say(text)
     raise typer.Exit(0 if sound else 1)
 
 
@@ -106,7 +107,7 @@ def models_list() -> None:
 
     rows = [["model", "on this machine", "licence"]]
     rows += [[name, str(models.locate(name) or "-"), models.MODELS[name].licence] for name in models.MODELS]
-    typer.echo("\n".join(table(rows, indent="")))
+    say("\n".join(table(rows, indent="")))
 
 
 def models_pull(name: Annotated[str, typer.Argument(help="A name from `harness models list`.")]) -> None:
@@ -116,4 +117,4 @@ def models_pull(name: Annotated[str, typer.Argument(help="A name from `harness m
 
     with transfer_bar(f"pulling {name}") as tick:
         path = models.pull(name, tick)
-    typer.echo(f"{name}: {path}")
+    say(f"{name}: {path}")

@@ -2,11 +2,12 @@
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from harness.cli.output import say
 
 if TYPE_CHECKING:
     from harness.scenario.model import Scenario
@@ -74,9 +75,9 @@ def plan(
 
     made = make_plan(_load(scenario, overrides, lane), PortBook())
     if as_json:
-        typer.echo(json.dumps(plan_json(made), indent=2, ensure_ascii=False))
+        say(json.dumps(plan_json(made), indent=2, ensure_ascii=False))
     else:
-        typer.echo(render_plan(made.scenario.name, plan_json(made)), nl=False)
+        say(render_plan(made.scenario.name, plan_json(made)))
     require_sound(made)
 
 
@@ -87,7 +88,7 @@ def list_scenarios() -> None:
 
     rows = [["scenario", "description", "file"]]
     rows += [[name, safe(description, 90), str(path)] for name, description, path in available()]
-    typer.echo("\n".join(table(rows, indent="")))
+    say("\n".join(table(rows, indent="")))
 
 
 def schema() -> None:
@@ -97,16 +98,7 @@ def schema() -> None:
     from harness.scenario.schema import json_schema
 
     params = {kind: check.params for kind, check in CHECKS.items()}
-    typer.echo(json.dumps(json_schema(list(ENGINES), params), indent=2))
-
-
-def say(text: str) -> None:
-    """Print; a reader that has gone (`| head`) must not change the exit code."""
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    say(json.dumps(json_schema(list(ENGINES), params), indent=2))
 
 
 def _load(scenario: str, overrides: list[str] | None, lanes: list[str] | None) -> "Scenario":

@@ -57,6 +57,10 @@ class RunDir:
         return self.path / "pairs" / _safe(name)
 
     def write(self, record: RunRecord) -> None:
+        """Raises HarnessError when it cannot be written, or when the run directory was taken away."""
+        if not self.path.is_dir():
+            what = f"the run directory {self.path} is gone: its evidence is lost"
+            raise HarnessError(what, cause="somebody deleted it during the run", code=Code.EVIDENCE_MISSING)
         write_atomic(self.path / "run.json", record.model_dump_json(indent=2) + "\n")
 
     def read(self) -> RunRecord:
@@ -67,6 +71,9 @@ class RunDir:
         except (OSError, ValidationError) as error:
             first = str(error).splitlines()[0]
             raise ConfigError(f"{file} cannot be read as a run record: {first}") from error
+        crossed = [name for name, lane in record.lanes.items() if lane.name != name]
+        if crossed:
+            raise ConfigError(f"{file} gives lane {crossed[0]!r} the record of another lane")
         if record.schema_version > SCHEMA_VERSION:
             what = f"{file} has schema version {record.schema_version}; this harness knows {SCHEMA_VERSION}"
             raise ConfigError(what, fix="use the harness version that wrote it, or a newer one")

@@ -80,11 +80,13 @@ def compare(
 def _check_arguments(a: Path, b: Path, max_drop_pp: float | None) -> None:
     problems = [f"{folder} does not exist" for folder in (a, b) if not folder.exists()]
     problems += [f"{folder} is a whole run: name a lane in it" for folder in (a, b) if _is_run(folder)]
+    if not problems and a.resolve() == b.resolve():
+        problems.append(f"{a} and {b} are the same directory")
     if problems:
         fix = "name two lane directories of runs, or two directories that lm-eval wrote with --output_path"
         raise ConfigError("there is nothing to compare", problems=tuple(problems), fix=fix)
-    if max_drop_pp is not None and not 0 <= max_drop_pp <= 100:
-        what = f"the accepted drop must lie between 0 and 100 percentage points, not {max_drop_pp}"
+    if max_drop_pp is not None and not 0 <= max_drop_pp < 100:
+        what = f"the accepted drop must be at least 0 and below 100 percentage points, not {max_drop_pp}"
         raise ConfigError(what)
 
 

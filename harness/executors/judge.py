@@ -22,8 +22,7 @@ def judge_run(run: RunDir, record: RunRecord) -> None:
     """Fill every verdict of the record, in place. Its status is a fact, and stays as it is."""
     for lane in record.lanes.values():
         judge_lane(run, lane)
-    for name, pair in record.pair_specs.items():
-        record.pairs[name] = _pair(run, record, pair)
+    record.pairs = {name: _pair(run, record, pair) for name, pair in record.pair_specs.items()}
     if record.status == "started":
         message = "this run never ended: its harness was killed, and no release was verified"
         _note(record.findings, Finding(code=Code.INTERRUPTED, message=message, where=record.run_id))
@@ -56,19 +55,19 @@ def examine_lane(run: RunDir, lane: LaneRecord) -> None:
     if lane.status in UNFINISHED and (lane.servers or run.lane(lane.name).is_dir()):
         message = f"the lane did not come to its end ({lane.status}): its release was not verified"
         _note(lane.findings, Finding(code=Code.INTERRUPTED, message=message, where=lane.name))
-    judged = [result.verdict for result in lane.checks.values()]
-    served = lane.status == "done" and not any(finding.code is Code.NOT_RUN for finding in lane.findings)
-    base = worst(judged) if judged else (Verdict.REPORTED if served else Verdict.SKIPPED)
-    lane.verdict = verdict_of(lane.findings, base)
+    if not lane.check_params and not lane.findings:
+        message = "the lane has no check: its server was started and stopped, nothing was measured"
+        _note(lane.findings, Finding(code=Code.NOT_RUN, message=message, where=lane.name))
+    lane.verdict = verdict_of(lane.findings, worst(result.verdict for result in lane.checks.values()))
 
 
 def _check(run: RunDir, lane: LaneRecord, name: str, given: dict[str, object]) -> CheckResult:
     collected = lane.collect_findings.get(name, [])
     folder = run.check(lane.name, name)
     if not folder.is_dir():
-        reason = lane.findings[0].message if lane.findings else "the lane ended before this check"
-        finding = Finding(code=Code.NOT_RUN, message=f"not run: {reason.splitlines()[0]}", where=lane.name)
-        return CheckResult(verdict=Verdict.SKIPPED, findings=[*collected, finding])
+        finding = _without_folder(lane, name)
+        findings = [*collected, finding]
+        return CheckResult(verdict=verdict_of(findings, Verdict.SKIPPED), findings=findings)
     try:
         planned = parse_check(name, given)
         result = planned.check.judge(planned.params, folder)
@@ -102,6 +101,10 @@ def _pair(run: RunDir, record: RunRecord, pair: Pair) -> PairResult:
         if lane is None or lane.verdict is Verdict.SKIPPED:
             finding = Finding(code=Code.NOT_RUN, message=f"lane `{name}` was not run", where=name)
             return PairResult(verdict=Verdict.SKIPPED, findings=[finding])
+        if pair.check not in lane.check_params:
+            message = f"the record of lane `{name}` knows no check `{pair.check}`"
+            finding = Finding(code=Code.EVIDENCE_MISSING, message=message, where=name)
+            return PairResult(verdict=Verdict.INVALID, findings=[finding])
     try:
         planned = parse_check(pair.check, record.lanes[pair.baseline].check_params[pair.check])
         sides = [
@@ -152,6 +155,15 @@ def _counted(record: RunRecord) -> list[Verdict]:
 def _all_gated(lane: LaneRecord, gated: set[tuple[str, str]]) -> bool:
     reported = (check for check, result in lane.checks.items() if result.verdict is Verdict.REPORTED)
     return bool(lane.checks) and all((lane.name, check) in gated for check in reported)
+
+
+def _without_folder(lane: LaneRecord, name: str) -> Finding:
+    """A check that was never begun, or one whose evidence is gone."""
+    if lane.status == "done" and not lane.findings and not lane.collect_findings.get(name):
+        message = f"the lane came to its end, but the evidence of check `{name}` is gone"
+        return Finding(code=Code.EVIDENCE_MISSING, message=message, where=lane.name)
+    reason = lane.findings[0].message if lane.findings else "the lane ended before this check"
+    return Finding(code=Code.NOT_RUN, message=f"not run: {reason.splitlines()[0]}", where=lane.name)
 
 
 def _note(findings: list[Finding], finding: Finding) -> None:

@@ -45,7 +45,24 @@ def judge_pair(
         pair = pair.model_copy(update={"max_drop_pp": None})
     result = check.pair(params, pair, folders[0], folders[1], out)
     findings += result.findings
+    findings += _unfit(result, pair.max_drop_pp)
     return result.model_copy(update={"findings": findings, "verdict": verdict_of(findings, result.verdict)})
+
+
+def _unfit(result: PairResult, max_drop_pp: float | None) -> list[Finding]:
+    """Where the baseline has nothing to lose, no candidate can lose it: two broken servers agree."""
+    if max_drop_pp is None:
+        return []
+    return [
+        Finding(
+            code=Code.BASELINE_UNFIT,
+            message=f"the baseline is right in {stats.correct_baseline} of {stats.n}: "
+            f"losing all of that would not exceed the accepted drop of {max_drop_pp} pp",
+            where=f"filter={name}",
+        )
+        for name, stats in result.filters.items()
+        if 100 * stats.accuracy_baseline <= max_drop_pp
+    ]
 
 
 def _unsound(side: Side) -> Finding:

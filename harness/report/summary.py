@@ -64,7 +64,8 @@ def render_run(record: RunRecord, place: str) -> str:
         *_lanes_table(record),
     ]
     for name, result in record.pairs.items():
-        lines += ["", *_pair_block(name, result, record.pair_specs[name].model_dump())]
+        spec = record.pair_specs.get(name)
+        lines += ["", *_pair_block(name, result, spec.model_dump() if spec else {})]
     lines += _findings_block(_all_findings(record))
     lines += ["", f"evidence  {safe(place, 4000)}"]
     return "\n".join(lines) + "\n"

@@ -79,7 +79,7 @@ class Pair(Frozen):
         (), description="fingerprint keys (wildcards allowed) exempt from parity, e.g. flags.--kv-cache-dtype"
     )
     max_drop_pp: float | None = Field(
-        None, ge=0, description="accepted accuracy drop in percentage points; none: REPORTED"
+        None, ge=0, lt=100, description="accepted accuracy drop in percentage points; none: REPORTED"
     )
 
 

@@ -155,6 +155,8 @@ def write_lane(
     write_evaluation(folder / "gsm8k" / "lm_eval", docs, wrong=wrong, answers=answers)
     asked = [line for line in read_lines(samples_file(folder)) if line["filter"] == FILTERS[0]]
     write_lines(folder / "gsm8k" / "requests.jsonl", [request(line) for line in asked])
+    write_lines(folder / "gsm8k" / "raw_responses.jsonl", [{"http_id": n} for n in range(len(asked))])
+    (folder / "eval.log").write_text("done\n", encoding="utf-8")
     own = {
         "dataset.json": {
             "name": "x",

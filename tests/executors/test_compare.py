@@ -81,13 +81,24 @@ def test_the_json_contract(a: Path, b: Path) -> None:
     ]
 
 
+def twin(folder: Path) -> Path:
+    """The same evaluation in another place; a directory is not compared with itself."""
+    return Path(shutil.copytree(folder, folder.with_name(f"{folder.name}-twin"), dirs_exist_ok=True))
+
+
+def test_directory_is_not_compared_with_itself(a: Path) -> None:
+    with pytest.raises(ConfigError, match="nothing to compare") as caught:
+        compare(a, a, max_drop_pp=30)
+    assert "same directory" in str(caught.value)
+
+
 def test_pass_is_out_of_reach_and_fail_is_not(tmp_path: Path, a: Path) -> None:
-    assert compare(a, a, max_drop_pp=30).verdict is Verdict.REPORTED
+    assert compare(a, twin(a), max_drop_pp=30).verdict is Verdict.REPORTED
     worse = write_evaluation(tmp_path / "worse", DOCS, wrong=set(range(30)))
     result = compare(a, worse, max_drop_pp=5)
     assert result.verdict is Verdict.FAIL
     assert places(result, Code.MARGIN_EXCEEDED) == ["filter=strict-match", "filter=flexible-extract"]
-    assert compare(a, a, max_drop_pp=0.5).verdict is Verdict.INCONCLUSIVE
+    assert compare(a, twin(a), max_drop_pp=0.5).verdict is Verdict.INCONCLUSIVE
 
 
 def relocate(results: Line) -> None:
@@ -268,7 +279,7 @@ def test_unsound_evidence_convicts_nobody(tmp_path: Path, a: Path) -> None:
 def test_unreadable_sides_are_invalid(tmp_path: Path, a: Path) -> None:
     nothing = tmp_path / "nothing"
     nothing.mkdir()
-    for sides in ((a, nothing), (nothing, a), (nothing, nothing), (a, samples_file(a))):
+    for sides in ((a, nothing), (nothing, a), (nothing, twin(nothing)), (a, samples_file(a))):
         result = compare(*sides, max_drop_pp=50)
         assert result.verdict is Verdict.INVALID
         assert Code.SAMPLES_UNREADABLE in codes(result)
@@ -279,8 +290,8 @@ def test_what_does_not_exist_is_a_usage_error(tmp_path: Path, a: Path) -> None:
         compare(tmp_path / "x", tmp_path / "y")
     assert len(caught.value.problems) == 2
     for margin in (-1.0, float("nan"), 101.0):
-        with pytest.raises(ConfigError, match="between 0 and 100"):
-            compare(a, a, max_drop_pp=margin)
+        with pytest.raises(ConfigError, match="below 100"):
+            compare(a, twin(a), max_drop_pp=margin)
 
 
 def test_everything_is_written_where_wanted(tmp_path: Path, a: Path, b: Path) -> None:
@@ -338,7 +349,7 @@ KV = "flags.--kv-cache-dtype"
 def test_lanes_with_parity_can_pass(tmp_path: Path) -> None:
     baseline, candidate = lanes(tmp_path)
     declare(tmp_path, KV)
-    for sides in ((baseline, candidate), (candidate, baseline), (baseline, baseline)):
+    for sides in ((baseline, candidate), (candidate, baseline)):
         result = compare(*sides, max_drop_pp=20)
         assert result.verdict is Verdict.PASS, result.findings
     assert compare(baseline, candidate).verdict is Verdict.REPORTED
@@ -383,7 +394,7 @@ def test_a_declaration_for_other_lanes_exempts_nothing(tmp_path: Path) -> None:
 
 def test_lanes_without_the_record_of_their_run_cannot_pass(tmp_path: Path) -> None:
     baseline, _ = lanes(tmp_path)
-    result = compare(baseline, baseline, max_drop_pp=20)
+    result = compare(baseline, twin(baseline), max_drop_pp=20)
     assert result.verdict is Verdict.REPORTED
     assert len(places(result, Code.PARITY_UNKNOWN)) == 2
 
@@ -392,7 +403,7 @@ def test_lanes_without_the_record_of_their_run_cannot_pass(tmp_path: Path) -> No
 def test_a_broken_record_is_missing_evidence(tmp_path: Path, text: str) -> None:
     baseline, _ = lanes(tmp_path)
     (tmp_path / "run" / "run.json").write_text(text, encoding="utf-8")
-    result = compare(baseline, baseline, max_drop_pp=20)
+    result = compare(baseline, twin(baseline), max_drop_pp=20)
     assert Code.EVIDENCE_MISSING in codes(result)
     assert result.verdict is Verdict.INVALID
 
@@ -469,7 +480,7 @@ def test_another_number_of_documents_than_expected(tmp_path: Path, docs: int) ->
         ({"findings": [Finding(code=Code.RELEASE_PORT, message="port held")]}, Verdict.INFRA),
         ({"collect_findings": {"gsm8k": [Finding(code=Code.DISK_FULL, message="full")]}}, Verdict.INFRA),
         ({"check_params": {"gsm8k": {"no_such": 1}}}, Verdict.INFRA),
-        ({"check_params": {"gsm8k": {}, "other": {}}}, Verdict.SKIPPED),
+        ({"check_params": {"gsm8k": {}, "other": {}}}, Verdict.INVALID),
         ({"check_params": {}}, Verdict.INVALID),
         ({"status": "started"}, Verdict.INFRA),
         ({"status": "interrupted"}, Verdict.INFRA),
@@ -534,7 +545,7 @@ def test_a_lane_against_plain_output_is_plain(tmp_path: Path, a: Path) -> None:
 
 def test_a_whole_run_is_not_one_evaluation(tmp_path: Path) -> None:
     run = lanes(tmp_path)[0].parent
-    result = compare(run, run)
+    result = compare(run, twin(run))
     assert result.verdict is Verdict.INVALID
     assert any("evaluations lie in one directory" in finding.message for finding in result.findings)
     declare(tmp_path)

@@ -1,6 +1,7 @@
 """Judging from files alone: nothing here starts a process or opens a socket."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -232,7 +233,7 @@ def test_optional_lane_that_was_never_reached_is_not_excused(run: RunDir) -> Non
 
 
 def test_run_of_optional_skipped_lanes_only(run: RunDir) -> None:
-    lane = LaneRecord(name="b", required=False, status="done", check_params={})
+    lane = LaneRecord(name="b", required=False, status="done", check_params={"gsm8k": {}})
     lane.findings.append(Finding(code=Code.NOT_RUN, message="needs Hopper"))
     record = _record(lane)
     judge_run(run, record)
@@ -375,3 +376,77 @@ def test_documents_of_another_number_than_the_data_set_has(run: RunDir) -> None:
     write_json(file, json.loads(file.read_bytes()) | {"docs": 9999})
     judge_run(run, record)
     assert Code.MISSING_DOC in _codes(record.lanes["a"].checks["gsm8k"].findings)
+
+
+def test_two_servers_that_are_equally_broken_cannot_pass(run: RunDir) -> None:
+    everything = set(range(DOCS))
+    lanes = (_lane(run, "a", wrong=everything), _lane(run, "b", wrong=everything))
+    record = _record(*lanes, pair={"max_drop_pp": 20.0})
+    judge_run(run, record)
+    assert record.pairs["p"].verdict is Verdict.INVALID
+    assert Code.BASELINE_UNFIT in _codes(record.pairs["p"].findings)
+
+
+def test_margin_that_would_allow_to_lose_everything_cannot_pass(run: RunDir) -> None:
+    mostly = set(range(DOCS - 6))
+    lanes = (_lane(run, "a", wrong=mostly), _lane(run, "b", wrong=mostly))
+    record = _record(*lanes, pair={"max_drop_pp": 25.0})
+    judge_run(run, record)
+    assert record.pairs["p"].verdict is Verdict.INVALID
+
+
+@pytest.mark.parametrize("name", ["gsm8k/raw_responses.jsonl", "eval.log", "gsm8k/requests.jsonl"])
+def test_raw_evidence_that_is_gone_is_missed(run: RunDir, name: str) -> None:
+    record = _record(_lane(run, "a"), _lane(run, "b"), pair={"max_drop_pp": 20.0})
+    (run.lane("a") / name).unlink()
+    judge_run(run, record)
+    assert record.exit_code == 5
+
+
+def test_check_folder_that_is_gone_is_lost_evidence_even_if_the_lane_is_optional(run: RunDir) -> None:
+    lane = _lane(run, "a")
+    lane.required = False
+    shutil.rmtree(run.check("a", "gsm8k"))
+    record = _record(lane)
+    judge_run(run, record)
+    assert (record.verdict, record.exit_code) == (Verdict.INVALID, 5)
+
+
+def test_lane_without_a_check_measured_nothing(run: RunDir) -> None:
+    record = _record(LaneRecord(name="a", status="done"))
+    judge_run(run, record)
+    assert (record.verdict, record.exit_code) == (Verdict.SKIPPED, 3)
+
+
+def test_pairs_without_a_specification_are_dropped(run: RunDir) -> None:
+    record = _record(_lane(run, "a"), _lane(run, "b"), pair={})
+    judge_run(run, record)
+    record.pair_specs = {}
+    judge_run(run, record)
+    assert record.pairs == {}
+
+
+def test_record_that_forgot_its_checks_is_told_in_words(run: RunDir) -> None:
+    record = _record(_lane(run, "a"), _lane(run, "b"), pair={"max_drop_pp": 20.0})
+    for lane in record.lanes.values():
+        lane.check_params = {}
+    judge_run(run, record)
+    assert record.exit_code != 0
+    assert "Traceback" not in str(record.pairs["p"].findings)
+
+
+@pytest.mark.parametrize("text", ["[]", "[" * 5000, '{"argv": [], "exit_code": false}', "{}"])
+def test_evaluator_file_that_is_no_such_thing(run: RunDir, text: str) -> None:
+    record = _record(_lane(run, "a"))
+    (run.check("a", "gsm8k") / "evaluator.json").write_text(text, encoding="utf-8")
+    judge_run(run, record)
+    assert record.exit_code == 5
+    assert Code.EVIDENCE_MISSING in _codes(record.lanes["a"].checks["gsm8k"].findings)
+
+
+def test_record_of_one_lane_under_the_name_of_another_is_refused(run: RunDir) -> None:
+    record = _record(_lane(run, "a"))
+    record.lanes["b"] = record.lanes["a"]
+    run.write(record)
+    with pytest.raises(ConfigError, match="another lane"):
+        run.read()
