@@ -187,7 +187,7 @@ def triage(path: Path, engine: str | None = None) -> TriageReport:
     """
     if engine is not None and engine not in GRAMMARS:
         raise _no_such_engine(engine)
-    source = _open(Path("/dev/stdin") if str(path) == "-" else path)
+    source = _open(STDIN if str(path) == "-" else path)
     try:
         head = list(islice(source, HEAD))
         looks_like = recognise(line.text for line in head)
@@ -213,6 +213,7 @@ def recognise(texts: Iterable[str]) -> str | None:
     return best if hits[best] else None
 
 
+STDIN = Path("/dev/stdin")
 _CLOCK = re.compile(
     r"(?:(?:(?P<year>\d{4})-)?(?P<month>\d\d)-(?P<day>\d\d) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)"
     r"|(?P<minutes>\d+)\.(?P<sec>\d\d)\.(?P<ms>\d{3})\.(?P<us>\d{3}))$"
@@ -247,6 +248,8 @@ def _open(path: Path) -> Iterator[LogLine]:
         raise ConfigError(
             f"there is no file {path}", fix="check the path; a run's logs are runs/<run>/<lane>/"
         )
+    if not path.is_file() and path != STDIN:  # a pipe or a device may never end
+        raise ConfigError(f"{path} is no regular file", fix="save the log to a file, or pipe it into `-`")
     return lines(path)
 
 
