@@ -248,8 +248,8 @@ def _open(path: Path) -> Iterator[LogLine]:
         raise ConfigError(
             f"there is no file {path}", fix="check the path; a run's logs are runs/<run>/<lane>/"
         )
-    if not path.is_file() and path != STDIN:  # a pipe or a device may never end
-        raise ConfigError(f"{path} is no regular file", fix="save the log to a file, or pipe it into `-`")
+    if path.is_char_device() and path != STDIN:  # a device such as /dev/zero never ends
+        raise ConfigError(f"{path} is a device, not a log", fix="name a file, or pipe the log into `-`")
     return lines(path)
 
 
