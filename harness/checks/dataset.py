@@ -30,6 +30,7 @@ class DataSource:
 
     name: str
     folder: Path | None
+    shipped: bool = False
 
     def file(self, split: str) -> Path:
         if self.folder is None:
@@ -59,7 +60,7 @@ def resolve(wanted: str | None, environ: Mapping[str, str] | None = None) -> Dat
     """
     environ = os.environ if environ is None else environ
     if wanted and wanted in datasets.names():
-        return DataSource(wanted, datasets.path(wanted))
+        return DataSource(wanted, datasets.path(wanted), shipped=True)
     place = wanted or environ.get(FOLDER_VARIABLE)
     if place:
         folder = _checked_folder(_path(place))

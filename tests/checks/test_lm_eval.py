@@ -116,3 +116,11 @@ def test_missing_interpreter_is_a_problem(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setenv("HARNESS_LM_EVAL_PYTHON", str(tmp_path / "none"))
     problems = Gsm8k().problems(Gsm8kParams.model_validate({"dataset": "arithmetic"}))
     assert any("HARNESS_LM_EVAL_PYTHON" in problem for problem in problems)
+
+
+def test_only_a_shipped_set_has_fixed_examples(tmp_path: Path) -> None:
+    """The lab's draw of examples belongs to the real GSM8K's prompts, and is left alone there."""
+    for shipped in (True, False):
+        folder = lm_eval.write_task(DataSource("x", tmp_path, shipped), tmp_path / str(shipped))
+        task = yaml.safe_load((folder / "gsm8k.yaml").read_text(encoding="utf-8"))
+        assert task.get("fewshot_config") == ({"sampler": "first_n"} if shipped else None)
