@@ -124,9 +124,10 @@ def command(
 
 
 def write_task(source: DataSource, folder: Path) -> Path:
-    """A task file that is lm-eval's own gsm8k in all but its data (and, for a shipped set, which examples); returns its folder.
+    """A task file that is lm-eval's own gsm8k in all but the place of its data; returns its folder.
 
-    Raises HarnessError when lm-eval's task cannot be found.
+    A shipped set also fixes which few-shot examples are shown. Raises HarnessError when lm-eval's task cannot
+    be found.
     """
     installed = ask(python())
     places = installed.places if installed else ()
