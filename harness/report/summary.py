@@ -20,6 +20,7 @@ MEANING = {
     Verdict.FAIL: "the engine broke an acceptance rule",
 }
 SHOWN_PER_CODE = 3
+DECLARED = "what the record of their run declares for a pair of these lanes"
 
 
 def write_summary(run: RunDir, record: RunRecord) -> None:
@@ -107,7 +108,13 @@ def _metrics(result: CheckResult) -> list[str]:
 
 def render_compare(baseline: str, candidate: str, max_drop_pp: float | None, result: PairResult) -> str:
     """What `harness compare` prints."""
-    spec = {"baseline": baseline, "candidate": candidate, "check": "gsm8k", "max_drop_pp": max_drop_pp}
+    spec = {
+        "baseline": baseline,
+        "candidate": candidate,
+        "check": "gsm8k",
+        "may_differ": [DECLARED],
+        "max_drop_pp": max_drop_pp,
+    }
     lines = _pair_block("compare", result, spec)
     lines += _findings_block([("compare", finding) for finding in result.findings])
     return "\n".join(lines) + "\n"
