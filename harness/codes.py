@@ -27,6 +27,11 @@ class Code(StrEnum):
     SHM_REMOVED = "SHM_REMOVED"
     SHM_UNATTRIBUTED = "SHM_UNATTRIBUTED"
     FORCED_KILL = "FORCED_KILL"
+    # GPUs
+    GPU_BUSY = "GPU_BUSY"
+    GPU_UNREADABLE = "GPU_UNREADABLE"
+    RELEASE_GPU = "RELEASE_GPU"
+    GPU_QUARANTINED = "GPU_QUARANTINED"
     # samples of one lane
     MISSING_DOC = "MISSING_DOC"
     DUPLICATE_DOC = "DUPLICATE_DOC"
@@ -62,6 +67,10 @@ class Code(StrEnum):
     DISK_FULL = "DISK_FULL"
     INTERRUPTED = "INTERRUPTED"
     NOT_RUN = "NOT_RUN"
+    SIMULATED = "SIMULATED"
+    BASELINE_REUSED = "BASELINE_REUSED"
+    BASELINE_RERUN = "BASELINE_RERUN"
+    MODEL_UNAVAILABLE = "MODEL_UNAVAILABLE"
     HOST_FAULT = "HOST_FAULT"
     HARNESS_BUG = "HARNESS_BUG"
 
@@ -85,6 +94,10 @@ EFFECT: dict[Code, Verdict | None] = {
     Code.SHM_REMOVED: None,
     Code.SHM_UNATTRIBUTED: None,
     Code.FORCED_KILL: None,
+    Code.GPU_BUSY: Verdict.INFRA,
+    Code.GPU_UNREADABLE: Verdict.INFRA,
+    Code.RELEASE_GPU: Verdict.INFRA,
+    Code.GPU_QUARANTINED: None,
     Code.MISSING_DOC: Verdict.INVALID,
     Code.DUPLICATE_DOC: Verdict.INVALID,
     Code.UNEXPECTED_DOC: Verdict.INVALID,
@@ -117,6 +130,10 @@ EFFECT: dict[Code, Verdict | None] = {
     Code.DISK_FULL: Verdict.INFRA,
     Code.INTERRUPTED: Verdict.INFRA,
     Code.NOT_RUN: Verdict.SKIPPED,
+    Code.SIMULATED: Verdict.REPORTED,  # whatever the simulator earned says nothing about an engine
+    Code.BASELINE_REUSED: None,
+    Code.BASELINE_RERUN: None,
+    Code.MODEL_UNAVAILABLE: Verdict.INFRA,
     Code.HOST_FAULT: Verdict.INFRA,
     Code.HARNESS_BUG: Verdict.INFRA,
 }

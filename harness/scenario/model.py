@@ -66,6 +66,9 @@ class Lane(Frozen):
     timeouts: Timeouts = Timeouts()
     required: bool = Field(True, description="false: a SKIPPED lane does not worsen the run")
     requires: dict[str, Any] = Field(default_factory=dict, description="hardware conditions")
+    minutes: float = Field(
+        10, gt=0, description="expected duration; lanes are packed on the GPUs by it, longest first"
+    )
 
 
 class Pair(Frozen):
