@@ -17,6 +17,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -104,7 +105,7 @@ def evaluation(rounds: int) -> tuple[list[float], list[float]]:
                 folder = Path(place) / f"round{number}"
                 folder.mkdir()
                 began = time.monotonic()
-                Gsm8k().collect(params, context(folder / "gsm8k", up))
+                Gsm8k().collect(params, context(folder / "gsm8k", up.entry.launch.base_url), None)
                 middle = time.monotonic()
                 argv = Gsm8k().command(
                     params, base_url=job[0][1].base_url, served_name="stub", folder=folder / "gsm8k"
@@ -116,21 +117,33 @@ def evaluation(rounds: int) -> tuple[list[float], list[float]]:
     return bare, recorded
 
 
-def context(folder: Path, up: Deployment) -> CheckContext:
-    folder.mkdir()
-    server = up.entry
+class Program:
+    """A check's program, started the plain way."""
 
-    def run_command(argv: object, env: object, log: Path, tick: object) -> int:
-        del env, tick
-        return run_bare(list(argv), log.parent)  # type: ignore[call-overload]
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], log: Path) -> None:
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                list(argv), env={**os.environ, **env}, stdout=output, stderr=output
+            )
 
+    def wait(self, tick: Callable[[], None]) -> int:
+        del tick
+        return self._process.wait()
+
+    def stop(self) -> None:
+        if self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait()
+
+
+def context(folder: Path, base_url: str) -> CheckContext:
     return CheckContext(
-        engine=server.engine,
-        base_url=server.launch.base_url,
+        engine=ENGINES["llamacpp"],
+        base_url=base_url,
         served_name="stub",
         folder=folder,
-        server_log=server.log,
-        run_command=run_command,
+        server_log=folder / "server.log",
+        start_command=Program,
         progress=lambda *_: None,
     )
 

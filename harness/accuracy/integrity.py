@@ -1,25 +1,20 @@
 """Each sample against itself: hashes, target, extracted answer and score, recomputed from the raw text."""
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from harness.accuracy import scoring
 from harness.accuracy.samples import Sample
+from harness.evidence.digests import text_sha256
 from harness.findings import Code, Finding
 
 Earned: TypeAlias = tuple[str, bool]  # the answer that a raw response gives, and whether it is right
 
 
-def sha256(text: str) -> str:
-    """As lm-eval hashes: over UTF-8. A lone surrogate, which it could not have hashed, is let through."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
 def doc_hash(doc: Mapping[str, Any]) -> str:
     """As lm-eval hashes a document: over its indented JSON, keys in their order, non-ASCII as it is."""
-    return sha256(json.dumps(doc, indent=2, ensure_ascii=False))
+    return text_sha256(json.dumps(doc, indent=2, ensure_ascii=False))
 
 
 def rescored(sample: Sample) -> Earned | None:
@@ -35,8 +30,8 @@ def check_samples(samples: Iterable[tuple[Sample, Earned | None]]) -> Iterator[F
     for sample, earned in samples:
         for name, recorded, recomputed in (
             ("doc_hash", sample.doc_hash, doc_hash(sample.doc)),
-            ("prompt_hash", sample.prompt_hash, sha256(sample.prompt)),
-            ("target_hash", sample.target_hash, sha256(sample.target)),
+            ("prompt_hash", sample.prompt_hash, text_sha256(sample.prompt)),
+            ("target_hash", sample.target_hash, text_sha256(sample.target)),
         ):
             if recorded != recomputed:
                 message = f"{name} is {recorded[:12]}…, and of the text itself {recomputed[:12]}…"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from harness.evidence.files import open_regular
 from harness.findings import Code, Finding
 
 BROKEN_FINISHES: Final = frozenset({"error", "abort"})
@@ -50,7 +51,7 @@ def load_requests(path: Path) -> tuple[list[Request], list[Finding]]:
     requests = []
     findings = []
     try:
-        with path.open("rb") as lines:
+        with open_regular(path) as lines:
             for number, line in enumerate(lines, start=1):
                 where = f"{path.name}:{number}"
                 try:

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from harness.evidence.files import files_below, open_regular, read_bytes
 from harness.findings import Code, Finding
 
 DEFAULT_TASK: Final = "gsm8k"
 METRIC: Final = "exact_match"
+MAX_ENTRIES: Final = 20_000  # files and folders below one output folder
 
 _TIME = r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(?:\.\d+)?"
 _SAMPLES_NAME = re.compile(rf"samples_(?P<task>.+)_(?P<time>{_TIME})\.jsonl")
@@ -86,7 +88,11 @@ def load_samples(folder: Path, *, task: str | None = None) -> SampleSet:
     choosing among repeats is not ours to do. `task` is needed only where several tasks were evaluated and
     none is gsm8k.
     """
-    runs = _find_runs(folder)
+    files = files_below(folder, MAX_ENTRIES)
+    if files is None:
+        message = f"more than {MAX_ENTRIES} files and folders are here: name the folder that lm-eval wrote"
+        return SampleSet(folder=folder, findings=(_unreadable(message, str(folder)),))
+    runs = _find_runs(files)
     if not runs:
         message = (
             "no lm-eval output here (samples_<task>_<time>.jsonl beside results_<time>.json): "
@@ -111,10 +117,10 @@ def load_samples(folder: Path, *, task: str | None = None) -> SampleSet:
     )
 
 
-def _find_runs(folder: Path) -> list[_Run]:
+def _find_runs(files: list[Path]) -> list[_Run]:
     results: dict[tuple[Path, str], Path] = {}
     samples: dict[tuple[Path, str], dict[str, Path]] = {}
-    for path in sorted(path for path in folder.rglob("*_*.json*") if path.is_file()):
+    for path in files:
         if match := _SAMPLES_NAME.fullmatch(path.name):
             samples.setdefault((path.parent, match["time"]), {})[match["task"]] = path
         elif match := _RESULTS_NAME.fullmatch(path.name):
@@ -159,7 +165,7 @@ def _read_results(folder: Path, path: Path | None) -> tuple[Mapping[str, Any], l
         return {}, []
     where = _relative(folder, path)
     try:
-        results = json.loads(path.read_bytes().decode())
+        results = json.loads(read_bytes(path).decode())
     except OSError as error:
         return {}, [_unreadable(f"cannot read the results file: {error.strerror}", where)]
     except (ValueError, RecursionError) as error:
@@ -174,7 +180,8 @@ def _read_samples(folder: Path, path: Path) -> tuple[tuple[Sample, ...], list[Fi
     findings = []
     name = _relative(folder, path)
     try:
-        with path.open("rb") as lines:  # bytes end lines at \n alone; text would end them at U+2028 as well
+        # Bytes end lines at \n alone; text would end them at U+2028 as well.
+        with open_regular(path) as lines:
             for number, line in enumerate(lines, start=1):
                 if line.isspace():
                     continue

@@ -14,17 +14,54 @@ from pydantic import BaseModel
 from harness.engines.base import Engine
 from harness.evidence.fingerprint import Fingerprint
 from harness.evidence.record import CheckResult, PairResult
-from harness.scenario.model import Pair
+from harness.scenario.model import FlagValue, Pair, Scalar
+
+
+class Command(Protocol):
+    """A program that was started as a process of the run."""
+
+    def wait(self, tick: Callable[[], None]) -> int:
+        """Its exit code, once it has ended; `tick` is called a few times a second meanwhile. Raises
+        TargetError at once when a server of the lane dies, and when it takes longer than the lane allows."""
+        ...
+
+    def stop(self) -> None:
+        """End it, if it still runs."""
+        ...
+
+
+class Begun(Protocol):
+    """What a check has started before its server was ready."""
+
+    def pulse(self) -> None:
+        """Called a few times a second while the server loads."""
+        ...
+
+    def close(self) -> None:
+        """Give it up, if the check was not collected: nothing of it stays."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerView:
+    """One running server of the lane, as a check may see it. `config` is what the server resolved."""
+
+    role: str
+    engine: Engine
+    base_url: str
+    log: Path
+    config: Mapping[str, Scalar | None]
+    flags: Mapping[str, FlagValue]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckContext:
     """All that a check may touch while it collects.
 
-    `folder` is the check's own directory inside the lane's. `run_command` starts a program as a process of
-    the run (owned, logged to the given file, stopped with it), calls the given function a few times a
-    second, and returns the exit code; it raises TargetError at once when a server of the lane dies
-    meanwhile. `progress(done, total)` feeds the live table.
+    `folder` is the check's own directory inside the lane's. `start_command` starts a program as a process of
+    the run (owned, logged to the given file, stopped with it). `progress(done, total)` feeds the live table.
+    `servers` are all of the lane, the entry last; none are known yet when a check is begun early. `pulse` is
+    to be called by whoever waits: it raises when a server has died or the run is to end.
     """
 
     engine: Engine
@@ -32,8 +69,11 @@ class CheckContext:
     served_name: str
     folder: Path
     server_log: Path
-    run_command: Callable[[Sequence[str], Mapping[str, str], Path, Callable[[], None]], int]
+    start_command: Callable[[Sequence[str], Mapping[str, str], Path], Command]
     progress: Callable[[int, int], None]
+    servers: tuple[ServerView, ...] = ()
+    model_path: str = ""
+    pulse: Callable[[], None] = lambda: None
 
 
 class Check(Protocol):
@@ -50,8 +90,14 @@ class Check(Protocol):
         """The external command the check will run, for `harness plan`; empty where there is none."""
         ...
 
-    def collect(self, params: Any, context: CheckContext) -> None:
-        """Fill `context.folder` with raw evidence. Raises TargetError or HarnessError."""
+    def begin(self, params: Any, context: CheckContext) -> Begun | None:
+        """Start what may be started while the server still loads; asked only of the lane's first check. None:
+        nothing. Raises HarnessError."""
+        ...
+
+    def collect(self, params: Any, context: CheckContext, begun: Begun | None) -> None:
+        """Fill `context.folder` with raw evidence; `begun` is what `begin` returned, now that the server is
+        ready. Raises TargetError or HarnessError."""
         ...
 
     def judge(self, params: Any, folder: Path) -> CheckResult:

@@ -4,7 +4,6 @@ A data set is a folder with `train.jsonl` (few-shot examples) and `test.jsonl` (
 per line with `question` and `answer`; or a set shipped with the harness; or the Hugging Face cache.
 """
 
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,9 +14,10 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from harness import datasets
-from harness.accuracy.integrity import sha256
 from harness.errors import ConfigError, HarnessError
+from harness.evidence.digests import file_sha256, text_sha256
 from harness.findings import Code
+from harness.host.hub import hub_cache
 
 GSM8K_TEST_DOCS = 1319
 FOLDER_VARIABLE = "HARNESS_GSM8K_DIR"
@@ -65,7 +65,7 @@ def resolve(wanted: str | None, environ: Mapping[str, str] | None = None) -> Dat
     if place:
         folder = _checked_folder(_path(place))
         return DataSource(folder.name if wanted else "gsm8k", folder)
-    if hub_cache(environ) is not None:
+    if hub_snapshot(environ) is not None:
         return DataSource("gsm8k", None)
     what = "GSM8K is not on this machine: neither HARNESS_GSM8K_DIR is set, nor is it in the hub's cache"
     fix = "set HARNESS_GSM8K_DIR to a folder with train.jsonl and test.jsonl, or name one as `dataset:`"
@@ -103,7 +103,7 @@ def documents(file: Path) -> Iterator[dict[str, str]]:
 
 
 def _questions(file: Path) -> list[str]:
-    questions = [sha256(document["question"]) for document in documents(file)]
+    questions = [text_sha256(document["question"]) for document in documents(file)]
     if not questions:
         raise _unreadable(f"{file} holds no document")
     first = {digest: number for number, digest in reversed(list(enumerate(questions)))}
@@ -115,7 +115,7 @@ def _questions(file: Path) -> list[str]:
 
 def _hub_manifest(name: str, environ: Mapping[str, str]) -> Manifest:
     """GSM8K as the hub's cache holds it: one file for each split of the configuration `main`."""
-    snapshot = hub_cache(environ)
+    snapshot = hub_snapshot(environ)
     files = {split: sorted(snapshot.glob(f"main/{split}-*.parquet")) if snapshot else [] for split in SPLITS}
     if not all(files.values()):
         what = f"the hub's cache of GSM8K ({snapshot}) lacks main/train-*.parquet or main/test-*.parquet"
@@ -140,7 +140,7 @@ def _parquet_questions(files: Iterable[Path]) -> list[str]:
             raise _unreadable(f"cannot read {file}: {str(error).splitlines()[0]}") from error
     if not all(isinstance(question, str) for question in questions):
         raise _unreadable(f"some `question` in {', '.join(map(str, files))} is not text")
-    return [sha256(question) for question in questions]
+    return [text_sha256(question) for question in questions]
 
 
 def _unreadable(what: str, fix: str = "mend the file") -> HarnessError:
@@ -158,11 +158,10 @@ def _parsed(line: str) -> dict[str, str] | None:
     return document if sound else None
 
 
-def hub_cache(environ: Mapping[str, str]) -> Path | None:
+def hub_snapshot(environ: Mapping[str, str]) -> Path | None:
     """The snapshot of openai/gsm8k in the hub's cache that its branch `main` stands for (the newest where
     that is not known), None when there is none that can be read."""
-    home = environ.get("HF_HOME") or "~/.cache/huggingface"
-    hub = _path(environ.get("HF_HUB_CACHE") or f"{home}/hub")
+    hub = hub_cache(environ)
     for name in ("datasets--openai--gsm8k", "datasets--gsm8k"):
         try:
             snapshots = sorted((hub / name / "snapshots").iterdir(), key=lambda path: path.stat().st_mtime)
@@ -192,7 +191,6 @@ def _checked_folder(folder: Path) -> Path:
 
 def _digest(file: Path) -> str:
     try:
-        with file.open("rb") as handle:
-            return hashlib.file_digest(handle, "sha256").hexdigest()
+        return file_sha256(file)
     except OSError as error:
         raise _unreadable(f"cannot read {file}: {error.strerror or error}") from error

@@ -14,9 +14,10 @@ from harness.accuracy.pairing import pair_samples, write_disagreements
 from harness.accuracy.parity import conditions
 from harness.accuracy.samples import load_samples
 from harness.checks import dataset, lm_eval
-from harness.checks.base import CheckContext
+from harness.checks.base import Begun, CheckContext
+from harness.checks.evaluation import Evaluation
 from harness.errors import ConfigError, HarnessError, TargetError
-from harness.evidence.files import write_json
+from harness.evidence.files import read_bytes, write_json
 from harness.evidence.fingerprint import Fingerprint
 from harness.evidence.record import CheckResult, PairResult
 from harness.evidence.recorder import Recorder
@@ -88,32 +89,49 @@ class Gsm8k:
             limit=params.limit,
         )
 
-    def collect(self, params: Gsm8kParams, context: CheckContext) -> None:
-        source = dataset.resolve(params.dataset)
-        manifest = dataset.manifest(source)
-        write_json(context.folder / "dataset.json", manifest.model_dump())
-        if source.folder is not None:
-            lm_eval.write_task(source, context.folder / "task")
-        with Recorder(context.base_url, context.folder / "requests.jsonl") as recorder:
-            argv = self.command(
-                params,
-                base_url=recorder.base_url,
-                served_name=context.served_name,
-                folder=context.folder,
-            )
-            watch = _Watch(recorder, context, params.limit or manifest.docs, params.stall_s)
-            log = context.folder.parent / "eval.log"
-            code = context.run_command(argv, lm_eval.ENVIRONMENT, log, watch)
-            watch()
-        write_json(context.folder / "evaluator.json", {"argv": argv, "exit_code": code})
-        if recorder.lost_evidence:
-            what = f"the recording proxy lost evidence: {recorder.lost_evidence}"
+    def begin(self, params: Gsm8kParams, context: CheckContext) -> Evaluation:
+        evaluation = self._evaluation(params, context)
+        try:
+            evaluation.start(held=True)
+        except BaseException:
+            evaluation.close()
+            raise
+        return evaluation
+
+    def collect(self, params: Gsm8kParams, context: CheckContext, begun: Begun | None) -> None:
+        with begun if isinstance(begun, Evaluation) else self._evaluation(params, context) as evaluation:
+            if begun is None:
+                evaluation.start(held=False)
+            docs = dataset.manifest(dataset.resolve(params.dataset)).docs
+            watch = _Watch(context, params.limit or docs, params.stall_s)
+            code = evaluation.finish(watch)
+        write_json(context.folder / "evaluator.json", {"argv": evaluation.argv, "exit_code": code})
+        if evaluation.recorder is not None and evaluation.recorder.lost_evidence:
+            what = f"the recording proxy lost evidence: {evaluation.recorder.lost_evidence}"
             raise HarnessError(what, fix="free disk space and run again", code=Code.DISK_FULL)
+
+    def _evaluation(self, params: Gsm8kParams, context: CheckContext) -> Evaluation:
+        source = dataset.resolve(params.dataset)
+
+        def prepare() -> None:
+            write_json(context.folder / "dataset.json", dataset.manifest(source).model_dump())
+            if source.folder is not None:
+                lm_eval.write_task(source, context.folder / "task")
+
+        return Evaluation(
+            context,
+            prepare=prepare,
+            command=lambda base_url: self.command(
+                params, base_url=base_url, served_name=context.served_name, folder=context.folder
+            ),
+            env=lm_eval.ENVIRONMENT,
+            patience_s=params.timeout_s,
+        )
 
     def judge(self, params: Gsm8kParams, folder: Path) -> CheckResult:
         try:
-            manifest = dataset.Manifest.model_validate_json((folder / "dataset.json").read_bytes())
-            evaluator = Evaluator.model_validate_json((folder / "evaluator.json").read_bytes())
+            manifest = dataset.Manifest.model_validate_json(read_bytes(folder / "dataset.json"))
+            evaluator = Evaluator.model_validate_json(read_bytes(folder / "evaluator.json"))
         except (OSError, ValueError) as error:
             finding = Finding(
                 code=Code.EVIDENCE_MISSING,
@@ -150,7 +168,7 @@ class Gsm8k:
         results file says of how it was done: version, task hash, shots, seeds, generation arguments."""
         keys: Fingerprint = {name: value for name, value in params.model_dump().items() if name != "dataset"}
         try:
-            digests = dataset.Manifest.model_validate_json((folder / "dataset.json").read_bytes()).sha256
+            digests = dataset.Manifest.model_validate_json(read_bytes(folder / "dataset.json")).sha256
         except (OSError, ValueError):
             digests = {}
         keys |= {f"sha256.{name}": digest for name, digest in digests.items()} or {"dataset": "unknown"}
@@ -161,15 +179,14 @@ class Gsm8k:
 class _Watch:
     """Called a few times a second while the evaluator runs: progress, and an end to silent stalls."""
 
-    def __init__(self, recorder: Recorder, context: CheckContext, total: int, patience_s: float) -> None:
-        self._recorder = recorder
+    def __init__(self, context: CheckContext, total: int, patience_s: float) -> None:
         self._context = context
         self._total = total
         self._patience_s = patience_s
         self._last = (0, time.monotonic())
 
-    def __call__(self) -> None:
-        counts = self._recorder.counts
+    def __call__(self, recorder: Recorder) -> None:
+        counts = recorder.counts
         done = counts.finished + counts.failed
         self._context.progress(done, self._total)
         now = time.monotonic()

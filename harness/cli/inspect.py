@@ -32,21 +32,27 @@ def judge(run: RunArgument) -> None:
     from harness.report.summary import render_run
 
     place = RunDir.open(run)
-    record = place.read()
-    judge_and_report(place, record)
+    with place.hold():
+        record = place.read()
+        judge_and_report(place, record)
     say(render_run(record, str(place.path)))
     raise typer.Exit(record.exit_code or 0)
 
 
 def show(run: RunArgument = Path("runs/latest"), as_json: JsonOption = False) -> None:
-    """Print the summary of a run as it was judged."""
+    """Print the summary of a run as it was judged, or how far it is."""
     from harness.evidence.run_dir import RunDir
-    from harness.report.summary import render_run, summary_json
+    from harness.report.summary import render_run, render_unfinished, summary_json
 
     place = RunDir.open(run)
+    alive = place.alive()  # asked first: a run that ends in between has its end on record
     record = place.read()
+    unfinished = record.status == "started" and (alive or record.exit_code is None)
     if as_json:
-        say(json.dumps(summary_json(record), indent=2, ensure_ascii=False))
+        state = {"status": "running" if alive else "killed", "verdict": None} if unfinished else {}
+        say(json.dumps(summary_json(record) | state, indent=2, ensure_ascii=False))
+    elif unfinished:
+        say(render_unfinished(place, record, place.pid() if alive else None))
     else:
         say(render_run(record, str(place.path)))
 

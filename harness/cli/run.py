@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.output import say
+from harness.errors import ConfigError
 
 if TYPE_CHECKING:
+    from harness.executors.reuse import EarlierRun
+    from harness.host.gpus import GpuBook
     from harness.scenario.model import Scenario
 
 ScenarioArgument = Annotated[str, typer.Argument(help="A scenario's name or a path to its YAML file.")]
@@ -24,6 +27,34 @@ LaneOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 RunsOption = Annotated[Path, typer.Option("--runs-dir", help="Where run directories are made.")]
+SimulateOption = Annotated[
+    bool,
+    typer.Option(
+        "--simulate",
+        help="Start the simulator instead of LightLLM, on described GPUs: tests the scenario and the "
+        "harness, never an engine.",
+    ),
+]
+InventoryOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--inventory",
+        metavar="FILE",
+        help="Plan for the GPUs described in this YAML file instead of this machine's.",
+    ),
+]
+BaselineOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--baseline",
+        metavar="RUN",
+        help="Take baseline lanes over from this earlier run, where all conditions are equal and all of its "
+        "evidence is there; else they run again.",
+    ),
+]
+GpuWaitOption = Annotated[
+    float, typer.Option("--gpu-wait", metavar="SECONDS", help="How long to wait for GPUs that others hold.")
+]
 GateOption = Annotated[
     bool, typer.Option("--require-gate", help="REPORTED is not enough: exit 3 unless a stated rule passed.")
 ]
@@ -43,6 +74,10 @@ def run(
     lane: LaneOption = None,
     runs_dir: RunsOption = Path("runs"),
     require_gate: GateOption = False,
+    baseline: BaselineOption = None,
+    gpu_wait: GpuWaitOption = 600.0,
+    simulate: SimulateOption = False,
+    inventory: InventoryOption = None,
 ) -> None:
     """Run a scenario: lease, launch, wait, evaluate, stop, verify, judge, report."""
     from harness.executors.local import run_plan
@@ -51,12 +86,21 @@ def run(
     from harness.report.live import live_view
     from harness.report.summary import render_run
 
-    loaded = _load(scenario, overrides, lane)
-    ports = PortBook()
-    made = make_plan(loaded, ports)
+    if inventory is not None and not simulate:
+        what = "servers are started on this machine's GPUs, not on described ones"
+        raise ConfigError(what, fix="leave out --inventory, or add --simulate")
+    ports, gpus = PortBook(), _gpus(inventory, simulate=simulate)
+    loaded = _load(scenario, overrides, lane, gpus, simulate=simulate)
+    made = make_plan(loaded, ports, gpus, _earlier(baseline))
     with live_view([planned.lane.name for planned in made.lanes]) as view:
         place, record = run_plan(
-            made, runs_dir=runs_dir, watcher=view, ports=ports, require_gate=require_gate
+            made,
+            runs_dir=runs_dir,
+            watcher=view,
+            ports=ports,
+            gpus=gpus,
+            require_gate=require_gate,
+            gpu_wait_s=gpu_wait,
         )
     say(render_run(record, str(place.path)))
     raise typer.Exit(record.exit_code or 0)
@@ -67,13 +111,19 @@ def plan(
     overrides: SetOption = None,
     lane: LaneOption = None,
     as_json: JsonOption = False,
+    baseline: BaselineOption = None,
+    simulate: SimulateOption = False,
+    inventory: InventoryOption = None,
 ) -> None:
     """Show every command, lease and check of a scenario; launches nothing."""
-    from harness.executors.plan import make_plan, plan_json, require_sound
+    from harness.executors.plan import make_plan, require_sound
+    from harness.executors.plan_json import plan_json
     from harness.host.ports import PortBook
     from harness.report.plan_text import render_plan
 
-    made = make_plan(_load(scenario, overrides, lane), PortBook())
+    gpus = _gpus(inventory, simulate=simulate)
+    loaded = _load(scenario, overrides, lane, gpus, simulate=simulate)
+    made = make_plan(loaded, PortBook(), gpus, _earlier(baseline))
     if as_json:
         say(json.dumps(plan_json(made), indent=2, ensure_ascii=False))
     else:
@@ -101,16 +151,56 @@ def schema() -> None:
     say(json.dumps(json_schema(list(ENGINES), params), indent=2))
 
 
-def _load(scenario: str, overrides: list[str] | None, lanes: list[str] | None) -> "Scenario":
+def _load(
+    scenario: str,
+    overrides: list[str] | None,
+    lanes: list[str] | None,
+    gpus: "GpuBook",
+    *,
+    simulate: bool,
+) -> "Scenario":
     from harness.checks import CHECKS
     from harness.engines import ENGINES
+    from harness.executors.plan import make_plan
+    from harness.executors.simulate import MODEL, simulated
+    from harness.host.ports import PortBook
     from harness.scenario.load import load
 
-    return load(
-        scenario,
-        overrides=overrides or [],
-        environ=os.environ,
-        engines=list(ENGINES),
-        check_params={kind: check.params for kind, check in CHECKS.items()},
-        lanes=lanes or [],
-    )
+    def plan_problems(part: "Scenario") -> tuple[str, ...]:
+        return make_plan(simulated(part) if simulate else part, PortBook(), gpus).problems
+
+    def read(more: list[str]) -> "Scenario":
+        return load(
+            scenario,
+            overrides=[*more, *(overrides or [])],
+            environ=os.environ,
+            engines=list(ENGINES),
+            check_params={kind: check.params for kind, check in CHECKS.items()},
+            lanes=lanes or [],
+            more_problems=plan_problems,
+        )
+
+    loaded = read([])
+    if not simulate:
+        return loaded
+    if not Path(loaded.params.get("MODEL_DIR", ".")).exists():
+        loaded = read([f"params.MODEL_DIR={MODEL}"])
+    return simulated(loaded)
+
+
+def _gpus(inventory: Path | None, *, simulate: bool) -> "GpuBook":
+    """The GPUs of this machine, or those that a file describes; a simulated run has eight to play with."""
+    from harness.executors.simulate import INVENTORY
+    from harness.host.gpu_described import load_inventory
+    from harness.host.gpus import GpuBook
+    from harness.host.nvml import NvmlSource
+
+    if inventory is None and simulate:
+        inventory = INVENTORY
+    return GpuBook(NvmlSource() if inventory is None else load_inventory(inventory))
+
+
+def _earlier(baseline: Path | None) -> "EarlierRun | None":
+    from harness.executors.reuse import EarlierRun
+
+    return EarlierRun.open(baseline) if baseline is not None else None

@@ -4,8 +4,9 @@ import contextlib
 import os
 import shlex
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from harness.deploy.readiness import Ready, wait_ready
@@ -38,6 +39,7 @@ class Deployment:
     phases: dict[str, float] = field(default_factory=dict)
     secrets: set[str] = field(default_factory=set)  # given to the servers, who may log them
     shm: set[str] = field(default_factory=set)  # names in /dev/shm that the servers were seen to use
+    stopping: bool = False
 
     @property
     def entry(self) -> RunningServer:
@@ -49,6 +51,18 @@ class Deployment:
         for server in self.servers:
             server.assert_alive(serving=True)
 
+    def check_others(self, server: RunningServer) -> None:
+        """While one server is waited for, the others must not die unseen."""
+        for other in self.servers:
+            if other is not server:
+                other.check(serving=len(self.ready) > self.servers.index(other))
+
+    def hurry(self, number: int) -> None:
+        """Send a signal to the servers from another thread, so that whoever waits for an answer of theirs
+        waits no longer. Does nothing once they are being stopped anyway."""
+        for server in () if self.stopping else tuple(self.servers):
+            server.process.signal(number)
+
 
 @contextlib.contextmanager
 def deploy(
@@ -59,29 +73,36 @@ def deploy(
     timeouts: Timeouts,
     guard: Guard,
     watcher: Watcher,
+    pulse: Callable[[], None] = lambda: None,
+    launched: Callable[[], None] = lambda: None,
 ) -> Iterator[None]:
     """Start every server and wait until each truly serves; on leaving, stop all and verify the release.
 
     Fills the empty `up` as it goes, so that a start that failed half-way is on record too. Whatever happens
-    inside, every started process is stopped; the first error is the one that is seen. Raises TargetError or
-    HarnessError. What the release left behind is in `up.findings`.
+    inside, every started process is stopped; the first error is the one that is seen. `launched` is called
+    once when all processes run, `pulse` again and again while somebody waits. Raises TargetError or
+    HarnessError, and whatever those two raise. What the release left behind is in `up.findings`.
     """
     before = snapshot()
     lane = launches[0][1].lane
     try:
-        for engine, launch in launches:
-            watcher.lane_phase(lane, "launching")
+        watcher.lane_phase(lane, "launching")
+        for engine, launch in launches:  # all at once: prefill and decode load the same weights side by side
             server = _start(engine, launch, run_id=run_id, guard=guard, alone=len(launches) == 1, up=up)
-            watcher.lane_phase(lane, "loading")
+            server.pulse = partial(_pulse, up, server, pulse)
+        launched()
+        watcher.lane_phase(lane, "loading")
+        for server, record in zip(up.servers, up.records, strict=True):
             up.ready.append(wait_ready(server, timeouts))
-            _note_config(server, up)
+            _note_config(server, record)
             _note_shm(up)
             guard.watch_shm(up.shm - before)
-        up.phases["ready"] = up.ready[-1].ready_s
+        up.phases["ready"] = max(ready.ready_s for ready in up.ready)
         yield
         up.assert_alive()  # one that ended by itself after the last check did not hold out
     finally:
         began = time.monotonic()
+        up.stopping = True
         with contextlib.ExitStack() as steps:  # unwinds from the last to the first, whatever each raises
             steps.callback(_scrub, up, launches[0][1].folder)
             steps.callback(lambda: up.phases.update(stop=time.monotonic() - began))
@@ -140,11 +161,16 @@ def _start(
     return server
 
 
-def _note_config(server: RunningServer, up: Deployment) -> None:
+def _pulse(up: Deployment, server: RunningServer, pulse: Callable[[], None]) -> None:
+    pulse()
+    up.check_others(server)
+
+
+def _note_config(server: RunningServer, record: ServerRecord) -> None:
     with Client(server.launch.base_url, timeout_s=30) as client:
         told = server.engine.effective_config(client, server.log)
     config = redact_settings(told, server.secrets)
-    up.records[-1].effective_config = config
+    record.effective_config = config
     write_json(server.launch.folder / f"effective-config.{server.role}.json", config)
 
 

@@ -39,6 +39,7 @@ def lane_fingerprint(
         keys[f"{front}version"] = record.version
         keys[f"{front}cpus"] = len(launch.cpus)
         keys[f"{front}gpus"] = len(launch.gpus)
+        keys[f"{front}gpu"] = launch.gpu_model or "none"
         secrets = telling(secret_values(render(launch.flags), launch.env))
         for flag, value in redact_settings(launch.flags, secrets).items():
             if value is None or value is False:

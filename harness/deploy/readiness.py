@@ -147,9 +147,12 @@ def _check(deadline: Deadline, server: RunningServer) -> None:
         return
     phases = server.scanner.phases
     last = f"the last phase seen was `{phases[-1].name}`" if phases else "its log shows no known phase"
+    server.read_log()
+    server.scanner.close()  # a traceback that was cut off counts now
+    seen = [f"{each.cause} (line {each.line}: {each.text[:200]})" for each in server.scanner.causes()[:3]]
     raise TargetError(
         f"{server.engine.name} server `{server.launch.lane}` was not ready after {limit}; {last}",
-        cause="it hangs, or it loads more slowly than the scenario allows",
+        cause="; ".join(seen) or "it hangs, or it loads more slowly than the scenario allows",
         fix=f"raise timeouts.start_s if it was still working; last lines of its log:\n{server.log_tail()}",
         evidence=str(server.log),
         code=Code.START_TIMEOUT,

@@ -1,7 +1,7 @@
 """One running server of a lane: its process, its log, and whether it is still well."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,7 +21,8 @@ LAST_WORDS_S = 2.0
 @dataclass(slots=True)
 class RunningServer:
     """A started process with the reader of its log. `role` names it among its lane's servers; `secrets` are
-    masked in whatever is read from the log."""
+    masked in whatever is read from the log. `pulse` is called whenever somebody who waits asks after the
+    server, and may raise to end the waiting."""
 
     role: str
     engine: Engine
@@ -29,6 +30,7 @@ class RunningServer:
     process: ManagedProcess
     log: Path
     secrets: frozenset[str] = frozenset()
+    pulse: Callable[[], None] = lambda: None
     scanner: LogScanner = field(init=False)
     started: float = field(default_factory=time.monotonic)
     _tail: LogTail = field(init=False)
@@ -42,6 +44,11 @@ class RunningServer:
         self._feed(self._tail.read())
 
     def assert_alive(self, *, serving: bool) -> None:
+        """`pulse`, and then the same as `check`."""
+        self.pulse()
+        self.check(serving=serving)
+
+    def check(self, *, serving: bool) -> None:
         """Raise when the process has ended or its log shows a fatal line: TargetError, or HarnessError
         (PORT_TAKEN) when the log says that its port was in use, which is not the server's fault.
 

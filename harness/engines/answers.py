@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -13,7 +14,7 @@ from harness.scenario.model import Scalar
 
 # A Python object that a server could only print: where it lies differs from start to start.
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-# What reading an answer of an unexpected form raises.
+# What reading an answer of an unexpected form raises; see `reading`.
 MALFORMED = (KeyError, IndexError, TypeError, AttributeError, ValueError, StopIteration)
 
 
@@ -40,6 +41,15 @@ def without(config: Mapping[str, Scalar | None], patterns: Sequence[str]) -> dic
         for name, value in config.items()
         if not any(fnmatchcase(name, pattern) for pattern in patterns)
     }
+
+
+@contextmanager
+def reading(engine: str, client: Client, path: str, answer: object) -> Iterator[None]:
+    """Around the lines that read an answer: what they raise over its form becomes `strange`."""
+    try:
+        yield
+    except MALFORMED as error:
+        raise strange(engine, client, path, answer) from error
 
 
 def strange(engine: str, client: Client, path: str, answer: object) -> TargetError:

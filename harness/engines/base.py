@@ -5,7 +5,7 @@ verdict, starts no process and leases nothing.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,7 +19,8 @@ class Launch:
     """Everything an adapter may use to build one server's command.
 
     `ports` maps each name of `Engine.ports` to a leased port. `cpus` are core numbers the server is bound
-    to. `gpus` are indices or UUIDs. `folder` is the lane's evidence directory.
+    to. `gpus` are indices in PCI order, or UUIDs; `gpu_model` is their name. `folder` is the lane's evidence
+    directory.
     """
 
     lane: str
@@ -35,6 +36,7 @@ class Launch:
     binary: str | None = None
     cpus: tuple[int, ...] = ()
     gpus: tuple[str, ...] = ()
+    gpu_model: str = ""
     peers: Mapping[str, str] = field(default_factory=dict)  # role -> base URL, for P/D
 
     @property
@@ -44,7 +46,8 @@ class Launch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GenerateRequest:
-    """One generation, the same for every engine. Greedy unless `temperature` says otherwise."""
+    """One generation, the same for every engine. Greedy unless `temperature` says otherwise. Without
+    `use_cache` the prompt is computed anew whatever is cached: a true cold control."""
 
     prompt: str | tuple[int, ...]
     max_tokens: int
@@ -53,6 +56,7 @@ class GenerateRequest:
     temperature: float = 0.0
     stop: tuple[str, ...] = ()
     logprobs: bool = False
+    use_cache: bool = True
     request_id: str | None = None
 
 
@@ -79,7 +83,8 @@ class AcceptCounters:
 class Generation:
     """What one generation returned. `ids` is empty where the engine cannot give token ids.
 
-    `finish_reason` is one of `stop`, `length`, `abort`, `error`. Times are in seconds.
+    `finish_reason` is one of `stop`, `length`, `abort`, `error`. Times are in seconds; `first_token_s` is the
+    server's own word, None where it does not tell.
     """
 
     text: str
@@ -90,8 +95,46 @@ class Generation:
     cached: CachedTokens
     accept: AcceptCounters | None
     latency_s: float
+    first_token_s: float | None = None
     logprobs: tuple[float, ...] = ()
     raw: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KvCapacity:
+    """Tokens that the caches hold; None where the server does not tell, 0 where there is no such tier."""
+
+    device: int | None = None
+    host: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RequestFacts:
+    """What the log says of one request. `paused` and `recovered` are line numbers, in order."""
+
+    cached: CachedTokens = CachedTokens()
+    first_token_s: float | None = None
+    accept: AcceptCounters | None = None
+    paused: tuple[int, ...] = ()
+    recovered: tuple[int, ...] = ()
+    line: int = 0  # where it is told
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogFacts:
+    """What a piece of the log says, by request id where the engine logs it.
+
+    `pauses` are line numbers of any request's pause (preemption, retraction), `host_loads` of cached tokens
+    that were copied back from the host's memory. `pool_lost` are tokens that
+    belonged to nobody when the server was last idle, `output_estimate` how long an output the scheduler last
+    expected; None: not told.
+    """
+
+    requests: Mapping[str, RequestFacts] = field(default_factory=dict)
+    pauses: tuple[int, ...] = ()
+    host_loads: tuple[int, ...] = ()
+    pool_lost: int | None = None
+    output_estimate: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,6 +212,23 @@ class Engine(Protocol):
 
     def generate(self, client: Client, request: GenerateRequest) -> Generation:
         """One generation through the engine's richest endpoint. Raises TargetError on any refusal."""
+        ...
+
+    def expected_hit(self, tokens: int, config: Mapping[str, Scalar | None]) -> int:
+        """Prompt tokens of an exactly repeated prompt that come from the cache, by the engine's own page
+        arithmetic and the running server's `config`. Raises TargetError where the config does not tell."""
+        ...
+
+    def capacity(self, config: Mapping[str, Scalar | None]) -> KvCapacity:
+        """How many tokens the caches of the running server hold."""
+        ...
+
+    def tokenize(self, client: Client, text: str) -> tuple[int, ...] | None:
+        """The server's own token ids of a text, without special tokens; None where it cannot tell."""
+        ...
+
+    def log_facts(self, lines: Iterable[tuple[int, str]]) -> LogFacts:
+        """What these lines of the server's log (number, text) say of requests and of the scheduler."""
         ...
 
     def counters(self, client: Client) -> dict[str, float]:

@@ -23,6 +23,8 @@ SEALED: Mapping[str, str] = {
 def server_environment(launch: Launch) -> dict[str, str]:
     """What any server is started with; the engine adds its own, and the lane's `env` overrules both."""
     environment = {"CUDA_VISIBLE_DEVICES": ",".join(launch.gpus), **SEALED}
+    if launch.gpus:
+        environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # else the indices are not those of the lease
     if launch.cpus:
         environment["OMP_NUM_THREADS"] = str(len(launch.cpus))
     return environment

@@ -5,8 +5,10 @@ HTTP server, the same log, exit code 1 when it cannot start. Run as a script, it
 harness: it starts fast, and under any Python that has the wheel.
 """
 
+import ctypes
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ SPECULATIVE = (
     *("none", "draft-simple", "draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark"),
     *("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache"),
 )
+LAST_WORDS_S = 0.5
 DEFAULT_PORT = 8080
 DEFAULT_SLOTS = -1  # the program's own default, "auto"; the library's is 1
 
@@ -195,6 +198,19 @@ def configure(library: Any, values: dict[str, Value]) -> Any:
     return params
 
 
+def flush_log(library: Any) -> None:
+    """Return when everything that llama.cpp has logged is written: a thread of its own writes it, so the
+    line that says why a start failed may still be on its way when the process ends."""
+    try:
+        native = ctypes.CDLL(sys.modules[f"{library.__name__}.xllamacpp"].__file__)
+        log, flush = native["_Z15common_log_mainv"], native["_Z16common_log_flushP10common_log"]
+    except (KeyError, OSError, AttributeError):  # another build: all that can be done is to give it a moment
+        time.sleep(LAST_WORDS_S)
+        return
+    log.restype, flush.argtypes, flush.restype = ctypes.c_void_p, [ctypes.c_void_p], None
+    flush(log())
+
+
 def main(argv: Sequence[str]) -> int:
     """Serve until killed. Returns 1 when the flags are wrong or the server cannot start."""
     # The default action ends the process at once, even while the library is loading; a Python handler
@@ -213,7 +229,8 @@ def main(argv: Sequence[str]) -> int:
         return 1
     try:
         server = xllamacpp.Server(configure(xllamacpp, values))
-    except RuntimeError as error:  # its log has said why, above
+    except RuntimeError as error:  # its log has said why
+        flush_log(xllamacpp)
         sys.stderr.write(f"error: {error}\n")
         return 1
     while server is not None:  # it serves from threads of its own, for as long as this reference lives

@@ -4,27 +4,30 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.engines.answers import MALFORMED, flatten, strange, without
+from harness.engines.answers import flatten, reading, without
 from harness.engines.arguments import ArgumentList
 from harness.engines.base import (
     AcceptCounters,
     CachedTokens,
     GenerateRequest,
     Generation,
+    KvCapacity,
     Launch,
+    LogFacts,
     ServedModel,
 )
+from harness.engines.cache_sizes import number, whole_units
 from harness.engines.client import Client
 from harness.engines.environment import server_environment
 from harness.engines.flags import given, render
 from harness.engines.llama_server import BY_NAME
 from harness.engines.llamacpp_config import from_log
 from harness.engines.llamacpp_flags import ask, embedded, flag_problems, inherited_flags, of_program
-from harness.engines.llamacpp_log import GRAMMAR
+from harness.engines.llamacpp_log import GRAMMAR, HOST_LOAD
 from harness.engines.metrics import scrape
 from harness.engines.python_engine import PythonEngine
 from harness.errors import ConfigError
@@ -112,22 +115,18 @@ class LlamaCpp:
     def served_model(self, client: Client) -> ServedModel:
         models = client.get_json("/v1/models", timeout_s=10)
         props = client.get_json("/props", timeout_s=10)
-        try:
+        with reading(self.name, client, "/v1/models", models):
             return ServedModel(
                 name=models["data"][0]["id"],
                 max_length=props["default_generation_settings"]["n_ctx"],
                 path=props.get("model_path"),
             )
-        except MALFORMED as error:
-            raise strange(self.name, client, "/v1/models", models) from error
 
     def effective_config(self, client: Client, log: Path) -> dict[str, Scalar | None]:
         models = client.get_json("/v1/models", timeout_s=30)
         props = client.get_json("/props", timeout_s=30)
-        try:
+        with reading(self.name, client, "/props", props):
             return {**_told(models["data"][0]["meta"], props), **from_log(log)}
-        except MALFORMED as error:
-            raise strange(self.name, client, "/props", props) from error
 
     def generate(self, client: Client, request: GenerateRequest) -> Generation:
         """Raises ConfigError for a minimum of tokens without `ignore_eos`: llama.cpp has no such thing."""
@@ -142,15 +141,34 @@ class LlamaCpp:
             "stop": list(request.stop),
             "n_probs": 1 if request.logprobs else 0,
             "return_tokens": True,
+            "cache_prompt": request.use_cache,
         }
         headers = {"X-Request-Id": request.request_id} if request.request_id else None
         start = time.perf_counter()
         answer = client.post_json("/completion", body, headers=headers)
         latency = time.perf_counter() - start
-        try:
+        with reading(self.name, client, "/completion", answer):
             return _generation(answer, latency)
-        except MALFORMED as error:
-            raise strange(self.name, client, "/completion", answer) from error
+
+    def expected_hit(self, tokens: int, config: Mapping[str, Scalar | None]) -> int:
+        """All but the last token: it has no pages."""
+        del config
+        return whole_units(tokens, 1)
+
+    def capacity(self, config: Mapping[str, Scalar | None]) -> KvCapacity:
+        """The context of one slot: what another prompt in it throws out. The host's prompt cache is limited
+        in MiB, and not told in tokens."""
+        off = config.get("cache_ram") in (0, "disabled")
+        return KvCapacity(device=number(config, "max_length"), host=0 if off else None)
+
+    def tokenize(self, client: Client, text: str) -> tuple[int, ...] | None:
+        answer = client.post_json("/tokenize", {"content": text, "add_special": False})
+        with reading(self.name, client, "/tokenize", answer):
+            return tuple(map(int, answer["tokens"]))
+
+    def log_facts(self, lines: Iterable[tuple[int, str]]) -> LogFacts:
+        """Only what the host's prompt cache gave back, which needs `--log-verbosity 4`: no request ids."""
+        return LogFacts(host_loads=tuple(number for number, line in lines if HOST_LOAD.search(line)))
 
     def counters(self, client: Client) -> dict[str, float]:
         """`llamacpp:prompt_tokens_cached_total`, `llamacpp:spec_decode_num_accepted_tokens_total`, ..."""

@@ -19,6 +19,9 @@ _PLACE = r"(?:(?:\w+ +)?[\w()~]+: +)?(?:\w+: )?"
 _ANY = _STAMP + _PLACE
 _ERROR = rf"(?:\d+\.\d\d\.\d{{3}}\.\d{{3}} E )?{_PLACE}"
 
+# A prompt that had been moved to the host's prompt cache is taken back into a slot.
+HOST_LOAD = re.compile(r"load:\s+- found better prompt")
+
 GRAMMAR = LogGrammar(
     ready=re.compile(rf"^{_ANY}(?:(?:server is )?listening on http|all slots are idle)"),
     phases=rules(

@@ -6,6 +6,7 @@ Nothing here imports an engine into this process: its interpreter is asked, in a
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,18 +22,34 @@ from harness.engines.base import Launch
 from harness.engines.environment import faked
 from harness.engines.flags import check, given
 from harness.errors import ConfigError
+from harness.host.hub import hub_cache
 
 PROBE = DATA / "parse_probe.py"
 PROBE_TIMEOUT_S = 180.0  # an engine imported from a slow network disk
 VERSION_TIMEOUT_S = 30.0
 ONE_PLACE = "flags in another file are neither checked nor compared; write them into the scenario"
 PLAIN_HTTP = "the harness talks plain HTTP, without a key, on the loopback address"
-ASK_VERSION = (
-    "import importlib.metadata as m, sys\n"
-    "for name in sys.argv[1:]:\n"
-    "    try: print(m.version(name)); break\n"
+DESCRIBE_TIMEOUT_S = 5.0  # a checkout on a slow network disk: its commit stays unknown
+# Prints a line with the version, and one with the package's folder; either may be empty. Finding a top-level
+# package imports nothing.
+ASK_INSTALLED = (
+    "import importlib.metadata as m, importlib.util as u, sys\n"
+    "version = ''\n"
+    "for name in sys.argv[2:]:\n"
+    "    try: version = m.version(name); break\n"
     "    except m.PackageNotFoundError: pass\n"
+    "spec = u.find_spec(sys.argv[1])\n"
+    "print(version)\n"
+    "print(next(iter(spec.submodule_search_locations or ()), '') if spec else '')\n"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """An engine as its interpreter finds it: its metadata's version, and the package's folder."""
+
+    version: str
+    folder: Path | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +59,8 @@ class PythonEngine:
     `distributions` are its names on a package index, the usual one first; `remedy` says how to get it.
     `owned` flags are set by the harness, `refused` ones may not be given, for the reason beside them.
     Variables that begin with one of `fakes`, but none of `forcing`, make the server invent its results.
+    `parser_file` is for an engine that is mostly run from a checkout, not installed: where its package keeps
+    the parser; a package without that file is judged by the packaged list.
     """
 
     name: str
@@ -51,6 +70,7 @@ class PythonEngine:
     refused: Mapping[str, str]
     fakes: tuple[str, ...]
     forcing: tuple[str, ...] = ()
+    parser_file: str = ""
 
     @property
     def variable(self) -> str:
@@ -70,8 +90,26 @@ class PythonEngine:
         return sys.executable
 
     def version(self, launch: Launch) -> str | None:
-        """The installed version, from its metadata; None when the interpreter lacks the engine."""
-        return _installed_version(self.interpreter(launch), self.distributions, _search_path(launch))
+        """The installed version, from its metadata, for a git checkout with its commit; `unknown` for one
+        that has neither. None when the interpreter lacks the engine."""
+        found = self._installed(launch)
+        if not self.parser_file or found.folder is None:
+            return found.version or None
+        commit = _commit(found.folder.parent)
+        if found.version and commit:
+            return f"{found.version} ({commit})"
+        return found.version or commit or "unknown"
+
+    def _installed(self, launch: Launch) -> Installed:
+        return _installed(
+            self.interpreter(launch), (self.name, *self.distributions), self._search_path(launch)
+        )
+
+    def _search_path(self, launch: Launch) -> str:
+        path = launch.env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+        if self.parser_file:  # `python -m` looks into the current folder first: it may be the checkout
+            return os.pathsep.join(filter(None, (str(Path.cwd()), path)))
+        return path
 
     def arguments(self, launch: Launch, environment: Mapping[str, str]) -> ArgumentList:
         """What the interpreter's own engine accepts, else the packaged list; `source` says which.
@@ -82,12 +120,16 @@ class PythonEngine:
         version = self.version(launch)
         if version is None:
             return ArgumentList.load(self.name)
-        python = self.interpreter(launch)
+        python, folder = self.interpreter(launch), self._installed(launch).folder
+        if self.parser_file and not (folder and (folder / self.parser_file).is_file()):
+            return ArgumentList.load(self.name)
         source = f"{self.name} {version} in {python}"
-        cache = _cache_file(self.name, version, python, _search_path(launch))
+        search_path = self._search_path(launch)
+        cache = _cache_file(self.name, version, python, search_path)
         try:
             return ArgumentList.of(self.name, version, source, _kept(cache))
         except ValueError:  # nothing is kept, or it has aged
+            environment = {**environment, "PYTHONPATH": search_path}
             dump = _ask_parser(self.name, python, environment, source)
             _keep(cache, dump)
             return ArgumentList.of(self.name, version, source, dump)
@@ -117,21 +159,35 @@ class PythonEngine:
         return []
 
 
-def _search_path(launch: Launch) -> str:
-    return launch.env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
-
-
 @lru_cache
-def _installed_version(python: str, distributions: tuple[str, ...], search_path: str) -> str | None:
+def _installed(python: str, names: tuple[str, ...], search_path: str) -> Installed:
+    """`names` are the package's and then its distributions'."""
     environment = {**os.environ, "PYTHONPATH": search_path}
-    command = [python, "-c", ASK_VERSION, *distributions]
+    command = [python, "-c", ASK_INSTALLED, *names]
     try:
         answer = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=VERSION_TIMEOUT_S, cwd="/"
         )
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    return answer.stdout.strip() or None
+        return Installed("", None)
+    *_, version, folder = ["", "", *answer.stdout.splitlines()]  # the interpreter's own start may print, too
+    return Installed(version, Path(folder) if folder else None)
+
+
+@lru_cache
+def _commit(checkout: Path) -> str:
+    """What git calls the commit of a checkout (`v1.2.0-34-g87881ae7c-dirty`); empty if it cannot say."""
+    if not (checkout / ".git").exists():
+        return ""
+    command = ["git", "-C", str(checkout), "describe", "--tags", "--always", "--dirty"]
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+    try:
+        answer = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=DESCRIBE_TIMEOUT_S
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return answer.stdout.strip()
 
 
 def _model_problems(path: str) -> list[str]:
@@ -141,10 +197,7 @@ def _model_problems(path: str) -> list[str]:
         return []
     if folder.is_dir():
         return [f"{path} has no config.json: it is not a model directory"]
-    hub = Path(
-        os.environ.get("HF_HUB_CACHE") or Path(os.environ.get("HF_HOME", "~/.cache/huggingface")) / "hub"
-    )
-    if path.count("/") == 1 and (hub.expanduser() / f"models--{path.replace('/', '--')}").is_dir():
+    if path.count("/") == 1 and (hub_cache(os.environ) / f"models--{path.replace('/', '--')}").is_dir():
         return []
     return [f"there is no model {path} on this machine (servers are started offline and fetch nothing)"]
 
@@ -176,9 +229,12 @@ def _ask_parser(engine: str, python: str, environment: Mapping[str, str], source
 
 def _cache_file(engine: str, version: str, python: str, search_path: str) -> Path:
     root = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    seed = [python, search_path, PROBE.read_text(encoding="utf-8")]  # not resolved: a venv is a link's name
+    known = [PROBE, *sorted(DATA.glob(f"{engine}-*.json"))]  # the simulator's parser is made from that list
+    texts = (path.read_text(encoding="utf-8") for path in known)
+    seed = [python, search_path, *texts]  # the path is not resolved: a venv is a link's name
     digest = hashlib.sha256("\0".join(seed).encode()).hexdigest()[:16]
-    return root / "harness" / "arguments" / f"{engine}-{version}-{digest}.json"
+    readable = re.sub(r"[^\w.+-]+", "-", version)
+    return root / "harness" / "arguments" / f"{engine}-{readable}-{digest}.json"
 
 
 def _kept(cache: Path) -> dict[str, Any]:

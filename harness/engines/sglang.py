@@ -1,27 +1,31 @@
 """SGLang: the real server, on GPUs or (with the CPU lab) on a CPU."""
 
 import re
+import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.engines.answers import MALFORMED, flatten, strange, without
+from harness.engines.answers import flatten, reading, without
 from harness.engines.arguments import ArgumentList
 from harness.engines.base import (
     AcceptCounters,
     CachedTokens,
     GenerateRequest,
     Generation,
+    KvCapacity,
     Launch,
+    LogFacts,
     ServedModel,
 )
+from harness.engines.cache_sizes import number, whole_units
 from harness.engines.client import Client
 from harness.engines.environment import server_environment
 from harness.engines.flags import given, render
 from harness.engines.metrics import scrape
 from harness.engines.python_engine import ONE_PLACE, PLAIN_HTTP, PythonEngine
-from harness.engines.sglang_log import GRAMMAR
+from harness.engines.sglang_log import GRAMMAR, RETRACTION
 from harness.scenario.model import FlagValue, Scalar
 
 PACKAGE = PythonEngine(
@@ -137,21 +141,17 @@ class Sglang:
     def served_model(self, client: Client) -> ServedModel:
         info = client.get_json("/model_info", timeout_s=10)
         models = client.get_json("/v1/models", timeout_s=10)
-        try:
+        with reading(self.name, client, "/model_info", info):
             length = models["data"][0].get("max_model_len")
             return ServedModel(name=info["served_model_name"], max_length=length, path=info["model_path"])
-        except MALFORMED as error:
-            raise strange(self.name, client, "/model_info", info) from error
 
     def effective_config(self, client: Client, log: Path) -> dict[str, Scalar | None]:
         answer = client.get_json("/server_info", timeout_s=120)
         models = client.get_json("/v1/models", timeout_s=10)
-        try:
+        with reading(self.name, client, "/server_info", answer):
             config = _comparable(answer)
             config["max_length"] = models["data"][0].get("max_model_len")
             config["kv_dtype"] = _kv_dtype(str(config["kv_dtype"]), log)
-        except MALFORMED as error:
-            raise strange(self.name, client, "/server_info", answer) from error
         return config
 
     def generate(self, client: Client, request: GenerateRequest) -> Generation:
@@ -169,15 +169,34 @@ class Sglang:
             body["text"] = request.prompt
         else:
             body["input_ids"] = list(request.prompt)
+        if not request.use_cache:
+            body["cache_salt"] = secrets.token_hex(8)  # nobody else's pages match
         if request.request_id:
             body["rid"] = request.request_id
         start = time.perf_counter()
         answer = client.post_json("/generate", body)
         latency = time.perf_counter() - start
-        try:
+        with reading(self.name, client, "/generate", answer):
             return _generation(answer, latency)
-        except MALFORMED as error:
-            raise strange(self.name, client, "/generate", answer) from error
+
+    def expected_hit(self, tokens: int, config: Mapping[str, Scalar | None]) -> int:
+        """Whole pages."""
+        return whole_units(tokens, number(config, "page_size"))
+
+    def capacity(self, config: Mapping[str, Scalar | None]) -> KvCapacity:
+        """The host's tier is told by a counter (`sglang:hicache_host_total_tokens`); the configuration says
+        only whether it is on."""
+        host = None if config.get("enable_hierarchical_cache") else 0
+        return KvCapacity(device=number(config, "kv_tokens"), host=host)
+
+    def tokenize(self, client: Client, text: str) -> tuple[int, ...] | None:
+        """Not asked: the model's directory has the tokenizer."""
+        del client, text
+        return None
+
+    def log_facts(self, lines: Iterable[tuple[int, str]]) -> LogFacts:
+        """Retractions, which name no request."""
+        return LogFacts(pauses=tuple(number for number, line in lines if RETRACTION.search(line)))
 
     def counters(self, client: Client) -> dict[str, float]:
         """`sglang:cached_tokens_total{cache_source=host}`, `sglang:evicted_tokens_total{...}`,

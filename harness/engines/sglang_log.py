@@ -18,6 +18,9 @@ from harness.engines.log_rules import (
 _SERVER = r"(?:\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?: [A-Z]+\d+)*\] )?"
 _ROUTER = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d +[A-Z]+ (?:\w+\{.*?\}: )?[\w:]+: \S+:\d+: "
 
+# Requests put aside for want of KV cache.
+RETRACTION = re.compile(r"Retract requests\. #retracted_reqs: \d+|Testing retraction\.")
+
 GRAMMAR = LogGrammar(
     # A router listens, and says that it is ready, before it knows a single worker.
     ready=re.compile(

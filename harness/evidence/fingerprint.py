@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from harness.errors import HarnessError
-from harness.evidence.files import write_json
+from harness.evidence.files import read_bytes, write_json
 from harness.findings import Code, Finding
 
 FILE_NAME: Final = "fingerprint.json"
@@ -91,7 +91,7 @@ def read_fingerprint(folder: Path) -> Fingerprint:
     not one flat JSON object, or empty: two empty ones would be equal and prove nothing."""
     path = folder / FILE_NAME
     try:
-        found = json.loads(path.read_bytes().decode())
+        found = json.loads(read_bytes(path).decode())
     except OSError as error:
         raise _broken(path, error.strerror or str(error)) from error
     except (ValueError, RecursionError) as error:

@@ -1,17 +1,26 @@
-"""The directory of one run: who lies where, and how it is found again."""
+"""The directory of one run: who lies where, how it is found again, and whether it is still going on."""
 
 import contextlib
+import fcntl
+import os
 import secrets
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 from pydantic import ValidationError
 
 from harness.errors import ConfigError, HarnessError
-from harness.evidence.files import write_atomic
+from harness.evidence.files import read_bytes, write_atomic
 from harness.evidence.record import SCHEMA_VERSION, RunRecord
 from harness.findings import Code
+
+LOCK_NAME: Final = "run.lock"
+_PATIENCE_S: Final = 1.0  # somebody who only asks whether the run is alive holds the lock for an instant
+_POLL_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +76,7 @@ class RunDir:
         """The record. Raises ConfigError when it is broken or of a newer, unknown schema."""
         file = self.path / "run.json"
         try:
-            record = RunRecord.model_validate_json(file.read_bytes())
+            record = RunRecord.model_validate_json(read_bytes(file))
         except (OSError, ValidationError) as error:
             first = str(error).splitlines()[0]
             raise ConfigError(f"{file} cannot be read as a run record: {first}") from error
@@ -79,6 +88,63 @@ class RunDir:
             raise ConfigError(what, fix="use the harness version that wrote it, or a newer one")
         return record
 
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        """Say that this process writes into the run, until the block ends or the process does, however it
+        does: the lock belongs to an open file. Raises ConfigError while another process holds the run.
+
+        On a file system without locks, or without the right to write, the block runs all the same.
+        """
+        descriptor = None
+        with contextlib.suppress(OSError):
+            descriptor = self._open_lock(os.O_RDWR | os.O_CREAT)
+        if descriptor is None:
+            yield
+            return
+        try:
+            if not _locked(descriptor, fcntl.LOCK_EX, time.monotonic() + _PATIENCE_S):
+                raise self._busy()
+            with contextlib.suppress(OSError):  # the text is for people; the lock is what counts
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # aloud: a child just before its exec has a copy
+            os.close(descriptor)
+
+    def alive(self) -> bool:
+        """Whether a process holds the run now. One whose record has no end and that nobody holds was killed.
+
+        Known on every machine that shares the file system's locks; elsewhere, and for a copy, it is false.
+        """
+        try:
+            descriptor = self._open_lock(os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            return not _locked(descriptor, fcntl.LOCK_SH, 0.0)
+        finally:
+            os.close(descriptor)
+
+    def pid(self) -> str:
+        """Process id of who holds the run, or held it last, for people; `unknown` where that is not known."""
+        try:
+            text = read_bytes(self.path / LOCK_NAME).decode(errors="replace").strip()
+        except OSError:
+            text = ""
+        return text if text.isdecimal() else "unknown"
+
+    def _open_lock(self, flags: int) -> int:
+        # Not blocking: what lies there under this name may be anything, a FIFO too.
+        return os.open(self.path / LOCK_NAME, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+
+    def _busy(self) -> ConfigError:
+        pid = self.pid()
+        what = f"the run {self.path} is still running, pid {pid}: nothing was written into it"
+        end_it = f", or end it with: kill -INT {pid}" if pid != "unknown" else ""
+        return ConfigError(what, fix=f"wait for its end{end_it}; `harness show` says how far it is")
+
     def _link_latest(self) -> None:
         """`latest` is a convenience: a file system without links, or a race, must not stop a run."""
         link = self.path.parent / "latest"
@@ -86,6 +152,22 @@ class RunDir:
         with contextlib.suppress(OSError):
             temporary.symlink_to(self.path.name, target_is_directory=True)
             temporary.replace(link)
+
+
+def _locked(descriptor: int, kind: int, deadline: float) -> bool:
+    """Take the lock until the descriptor is closed; False when another has it until `deadline`. A file system
+    that cannot lock excludes nobody."""
+    while True:
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_POLL_S)
+        except OSError:
+            return True
+        else:
+            return True
 
 
 def _safe(name: str) -> str:

@@ -7,8 +7,9 @@ from harness.accuracy.audit import audit
 from harness.accuracy.listing import listed, write_findings
 from harness.accuracy.pairing import pair_samples, write_disagreements
 from harness.accuracy.parity import results_parity
-from harness.accuracy.samples import SampleSet, load_samples
+from harness.accuracy.samples import MAX_ENTRIES, SampleSet, load_samples
 from harness.errors import ConfigError, HarnessError
+from harness.evidence.files import files_below
 from harness.evidence.fingerprint import FILE_NAME, read_fingerprint
 from harness.evidence.record import LaneRecord, PairResult, RunRecord
 from harness.evidence.run_dir import RunDir
@@ -80,6 +81,11 @@ def compare(
 def _check_arguments(a: Path, b: Path, max_drop_pp: float | None) -> None:
     problems = [f"{folder} does not exist" for folder in (a, b) if not folder.exists()]
     problems += [f"{folder} is a whole run: name a lane in it" for folder in (a, b) if _is_run(folder)]
+    problems += [
+        f"{folder} is no directory that lm-eval wrote: more than {MAX_ENTRIES} files and folders lie in it"
+        for folder in (a, b)
+        if files_below(folder, MAX_ENTRIES) is None
+    ]
     if not problems and a.resolve() == b.resolve():
         problems.append(f"{a} and {b} are the same directory")
     if problems:

@@ -24,7 +24,9 @@ def judge_run(run: RunDir, record: RunRecord) -> None:
         judge_lane(run, lane)
     record.pairs = {name: _pair(run, record, pair) for name, pair in record.pair_specs.items()}
     if record.status == "started":
-        message = "no end on record: still running, or its harness was killed; no release was verified"
+        message = (
+            "no end on record, and no process holds the run: its harness was killed, no release was verified"
+        )
         _note(record.findings, Finding(code=Code.INTERRUPTED, message=message, where=record.run_id))
     counted = _counted(record)
     record.verdict = verdict_of(record.findings, worst(counted))

@@ -1,49 +1,33 @@
 """One lane from lease to verified release. Always returns a record; only an interrupt passes through."""
 
 import contextlib
-import os
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import chain
-from pathlib import Path
 
-from harness.checks.base import CheckContext
 from harness.deploy.deployment import Deployment, deploy
 from harness.deploy.identity import lane_fingerprint
 from harness.engines.base import Engine, Launch
-from harness.errors import Problem, TargetError
-from harness.events import Watcher
+from harness.errors import Interrupted, Problem, TargetError
 from harness.evidence.files import write_atomic
 from harness.evidence.fingerprint import write_fingerprint
 from harness.evidence.record import LaneRecord
-from harness.evidence.run_dir import RunDir
-from harness.executors.plan import PlannedCheck, PlannedLane, at_run
+from harness.executors.collect import Early, collect
+from harness.executors.plan import PlannedLane, at_run
+from harness.executors.workshop import Workshop
 from harness.findings import Code, Finding
 from harness.host.cpus import cores as cpu_cores
 from harness.host.cpus import lease_cpus
-from harness.host.guard import Guard
-from harness.host.ports import PortBook
-from harness.host.process import ManagedProcess
+from harness.host.gpus import GpuLease
 
 CPU_WAIT_S = 3600.0
 TICK_S = 0.2
 EVALUATOR_GRACE_S = 10.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Workshop:
-    """What every lane of a run shares."""
-
-    run: RunDir
-    ports: PortBook
-    guard: Guard
-    watcher: Watcher
-
-
-def run_lane(planned: PlannedLane, shop: Workshop, save: Callable[[LaneRecord], None]) -> LaneRecord:
-    """Lease, launch, wait, collect, stop, verify. `save` is called whenever the record has grown.
+def run_lane(planned: PlannedLane, shop: Workshop, gpus: GpuLease | Problem | None) -> LaneRecord:
+    """Launch, wait, collect, stop, verify, on the leased GPUs; or put on record why there are none.
 
     Nothing is judged here. Foreseen errors become findings; Interrupted passes, after the release.
     """
@@ -53,17 +37,23 @@ def run_lane(planned: PlannedLane, shop: Workshop, save: Callable[[LaneRecord], 
         required=lane.required,
         check_params={check.name: dict(check.params_given) for check in planned.checks},
     )
+    if planned.reuse:
+        return planned.reuse.take_over(lane.name, shop.run.lane(lane.name))
     shop.run.lane(lane.name).mkdir(parents=True, exist_ok=True)
+    record.findings += _rerun(planned)
     if planned.skip:
         record.findings.append(Finding(code=Code.NOT_RUN, message=planned.skip, where=lane.name))
         record.status = "done"
         return record
-    save(record)
+    shop.save(record)
     began = time.monotonic()
     try:
-        _run(planned, shop, record, save)
+        _run(planned, shop, record, gpus)
         record.status = "done"
     except Problem as problem:
+        if shop.halt.called:  # most likely its consequence: the server was ended to free this thread
+            record.status = "interrupted"
+            raise Interrupted(problem.what) from problem
         record.findings.append(problem.finding())
         record.status = "failed"
     except Exception:  # noqa: BLE001 - a bug of ours must neither end the run nor pass for the engine's fault
@@ -77,19 +67,28 @@ def run_lane(planned: PlannedLane, shop: Workshop, save: Callable[[LaneRecord], 
         raise
     finally:
         record.phases["lane"] = time.monotonic() - began
-        save(record)
+        shop.save(record)
     return record
 
 
-def _run(
-    planned: PlannedLane, shop: Workshop, record: LaneRecord, save: Callable[[LaneRecord], None]
-) -> None:
+def _rerun(planned: PlannedLane) -> list[Finding]:
+    """Why the lane runs although an earlier run was named that has it."""
+    return [
+        Finding(code=Code.BASELINE_RERUN, message=f"not taken over: {reason}", where=planned.lane.name)
+        for reason in planned.rerun
+    ]
+
+
+def _run(planned: PlannedLane, shop: Workshop, record: LaneRecord, gpus: GpuLease | Problem | None) -> None:
+    if isinstance(gpus, Problem):
+        raise gpus
     lane = planned.lane
     shop.watcher.lane_phase(lane.name, "waiting")
-    up = Deployment()
+    up = shop.up[lane.name] = Deployment()
     record.servers = up.records
     with contextlib.ExitStack() as stack:
-        launches = _lease(planned, shop, stack)
+        launches = _lease(planned, shop, stack, gpus)
+        early = stack.enter_context(Early(planned, up, shop))
         try:
             with deploy(
                 up,
@@ -98,20 +97,27 @@ def _run(
                 timeouts=lane.timeouts,
                 guard=shop.guard,
                 watcher=shop.watcher,
+                pulse=early.pulse,
+                launched=early.begin,
             ):
                 _assert_expected(planned, up)
-                save(record)
+                shop.save(record)
                 for check in planned.checks:
-                    _collect(check, planned, up, shop, record)
-                    save(record)
+                    collect(check, planned, up, shop, record, early)
+                    shop.save(record)
                 _write_fingerprint(planned, up, shop)
         finally:
             record.findings += up.findings
             record.phases.update(up.phases)
+            if gpus is not None:
+                pids = {pid for server in up.servers for pid in server.process.seen_pids}
+                record.findings += shop.gpus.verify_released(gpus, frozenset(pids))
 
 
-def _lease(planned: PlannedLane, shop: Workshop, stack: contextlib.ExitStack) -> list[tuple[Engine, Launch]]:
-    """Ports and cores of every server, held until the stack unwinds.
+def _lease(
+    planned: PlannedLane, shop: Workshop, stack: contextlib.ExitStack, gpus: GpuLease | None
+) -> list[tuple[Engine, Launch]]:
+    """Ports and cores of every server, held until the stack unwinds; and its share of the leased GPUs.
 
     The lane's cores are leased in one go and then dealt out: two lanes that take them server by server could
     each hold half and wait for the other for ever.
@@ -119,16 +125,19 @@ def _lease(planned: PlannedLane, shop: Workshop, stack: contextlib.ExitStack) ->
     names = [f"{server.spec.role}.{name}" for server in planned.servers for name in server.port_names]
     lease = stack.enter_context(shop.ports.lease(names))
     wanted = sum(server.spec.cpus or 0 for server in planned.servers)
-    cores = stack.enter_context(lease_cpus(wanted or None, CPU_WAIT_S))
+    cores = stack.enter_context(lease_cpus(wanted or None, CPU_WAIT_S, pulse=shop.halt.check))
     if cores.note:
         shop.watcher.note(planned.lane.name, cores.note)
     held = [group for group in cpu_cores().values() if set(group) <= set(cores.cpus)]
     shares = _deal(held, [server.spec.cpus or 0 for server in planned.servers])
     folder = shop.run.lane(planned.lane.name)
     launches: list[tuple[Engine, Launch]] = []
+    left = list(gpus.gpus) if gpus is not None else []
     for server, cpus in zip(planned.servers, shares, strict=True):
         ports = {name: lease.ports[f"{server.spec.role}.{name}"] for name in server.port_names}
-        launches.append((server.engine, at_run(server, ports=ports, cpus=cpus, folder=folder)))
+        mine, left = left[: server.spec.gpus], left[server.spec.gpus :]
+        launch = at_run(server, ports=ports, cpus=cpus, gpus=mine, folder=folder)
+        launches.append((server.engine, launch))
     return launches
 
 
@@ -162,33 +171,6 @@ def _assert_expected(planned: PlannedLane, up: Deployment) -> None:
             )
 
 
-def _collect(
-    check: PlannedCheck, planned: PlannedLane, up: Deployment, shop: Workshop, record: LaneRecord
-) -> None:
-    lane = planned.lane
-    shop.watcher.lane_phase(lane.name, check.name)
-    folder = shop.run.check(lane.name, check.name)
-    folder.mkdir(parents=True, exist_ok=True)
-    entry = up.entry
-    context = CheckContext(
-        engine=entry.engine,
-        base_url=entry.launch.base_url,
-        served_name=lane.model.served_name,
-        folder=folder,
-        server_log=entry.log,
-        run_command=_Runner(up, shop, lane.name, lane.timeouts.check_s),
-        progress=lambda done, total: shop.watcher.progress(lane.name, done, total),
-    )
-    began = time.monotonic()
-    try:
-        check.check.collect(check.params, context)
-    except Problem as problem:  # the other checks go on, unless the server itself is gone
-        record.collect_findings[check.name] = [problem.finding()]
-    finally:
-        record.phases[check.name] = time.monotonic() - began
-    up.assert_alive()
-
-
 def _write_fingerprint(planned: PlannedLane, up: Deployment, shop: Workshop) -> None:
     keys = lane_fingerprint(planned.lane, [server.launch for server in up.servers], up.records)
     for check in planned.checks:
@@ -196,41 +178,3 @@ def _write_fingerprint(planned: PlannedLane, up: Deployment, shop: Workshop) -> 
         for key, value in check.check.fingerprint(check.params, folder).items():
             keys[f"check.{check.name}.{key}"] = value
     write_fingerprint(shop.run.lane(planned.lane.name), keys)
-
-
-@dataclass(frozen=True, slots=True)
-class _Runner:
-    """Runs a check's program as a process of the run, and lets nothing hang unseen."""
-
-    up: Deployment
-    shop: Workshop
-    lane: str
-    limit_s: float
-
-    def __call__(
-        self, argv: Sequence[str], env: Mapping[str, str], log: Path, tick: Callable[[], None]
-    ) -> int:
-        marker = f"{self.shop.run.run_id}:{self.lane}:evaluator"
-        self.shop.guard.watch(marker)
-        process = ManagedProcess.start(
-            list(argv), env={**os.environ, **env}, cwd=log.parent, log=log, marker=marker, name="evaluator"
-        )
-        self.shop.guard.watch(process)
-        deadline = time.monotonic() + self.limit_s
-        with _stopped(process):
-            while (code := process.poll()) is None:
-                self.up.assert_alive()
-                tick()
-                if time.monotonic() > deadline:
-                    what = f"the check's program did not end within {self.limit_s:.0f} s (timeouts.check_s)"
-                    raise TargetError(what, evidence=str(log), code=Code.STALLED)
-                time.sleep(TICK_S)
-        return code
-
-
-@contextlib.contextmanager
-def _stopped(process: ManagedProcess) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        process.stop(EVALUATOR_GRACE_S)

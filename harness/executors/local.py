@@ -2,32 +2,49 @@
 
 import os
 import platform
+import shutil
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
 from harness import __version__
-from harness.errors import Interrupted
+from harness.errors import HarnessError, Interrupted
 from harness.events import Watcher
+from harness.evidence.digests import write_digests
 from harness.evidence.record import LaneRecord, RunRecord
 from harness.evidence.run_dir import RunDir
+from harness.executors.halt import Halt
 from harness.executors.judge import judge_lane, judge_run
-from harness.executors.lane import Workshop, run_lane
-from harness.executors.plan import Plan, require_sound
+from harness.executors.parallel import run_lanes
+from harness.executors.plan import Plan, PlannedLane, require_sound
+from harness.executors.reuse import late_objections
+from harness.executors.simulate import is_simulated
+from harness.executors.workshop import Workshop
 from harness.findings import Code, Finding
+from harness.host.gpus import GpuBook
 from harness.host.guard import Guard
 from harness.host.ports import PortBook
 from harness.host.process import become_subreaper
 from harness.host.redact import redact_argv
 from harness.report.summary import write_lane_summary, write_summary
+from harness.verdict import Verdict, exit_code
 
 
 def run_plan(
-    plan: Plan, *, runs_dir: Path, watcher: Watcher, ports: PortBook, require_gate: bool = False
+    plan: Plan,
+    *,
+    runs_dir: Path,
+    watcher: Watcher,
+    ports: PortBook,
+    gpus: GpuBook,
+    require_gate: bool = False,
+    gpu_wait_s: float = 600.0,
 ) -> tuple[RunDir, RunRecord]:
     """Run every lane, judge, report. The record is on disk before anything starts and after every step.
 
@@ -35,31 +52,88 @@ def run_plan(
     """
     require_sound(plan)
     run = RunDir.create(runs_dir, plan.scenario.name)
-    record = _opening(plan, run, require_gate)
-    run.write(record)
-    become_subreaper()
-
-    def save(lane: LaneRecord) -> None:
-        record.lanes[lane.name] = lane
-        run.write(record)
-
-    with _interruptible():
+    with run.hold(), _interruptible():
+        ledger = _Ledger(run, _opening(plan, run, gpus, require_gate), watcher)
+        run.write(ledger.record)
+        become_subreaper()
         try:
             with Guard(run.path) as guard:
-                shop = Workshop(run=run, ports=ports, guard=guard, watcher=watcher)
-                for planned in plan.lanes:
-                    lane = run_lane(planned, shop, save)
-                    judge_lane(run, lane)
-                    save(lane)
-                    watcher.lane_verdict(lane.name, lane.verdict)
+                shop = Workshop(
+                    run=run,
+                    ports=ports,
+                    gpus=gpus,
+                    guard=guard,
+                    watcher=watcher,
+                    halt=Halt(),
+                    save=ledger.save,
+                    gpu_wait_s=gpu_wait_s,
+                )
+                run_lanes(plan.lanes, shop, ledger.finish)
+                run_lanes(_once_more(plan, run), shop, ledger.finish)
         except Interrupted as stop:
-            record.status = "interrupted"
-            record.findings.append(Finding(code=Code.INTERRUPTED, message=str(stop), where="harness run"))
+            ledger.record.status = "interrupted"
+            ledger.note(Code.INTERRUPTED, str(stop))
+        ledger.close()
+    return run, ledger.record
+
+
+@dataclass(slots=True)
+class _Ledger:
+    """The record of a run that is going on, shared by the threads of its lanes."""
+
+    run: RunDir
+    record: RunRecord
+    watcher: Watcher
+    _mutex: threading.Lock = field(default_factory=threading.Lock)
+
+    def save(self, lane: LaneRecord) -> None:
+        """Called in the lane's own thread, which goes on to change it: the record gets a copy."""
+        copy = lane.model_copy(deep=True)
+        with self._mutex:
+            self.record.lanes[lane.name] = copy
+            self.run.write(self.record)
+
+    def finish(self, lane: LaneRecord) -> None:
+        """The lane has ended: fix its evidence by digests, judge it, say so."""
+        try:
+            if self.run.lane(lane.name).is_dir():
+                write_digests(self.run.lane(lane.name))
+        except HarnessError as error:
+            lane.findings.append(error.finding())
+        judge_lane(self.run, lane)
+        self.save(lane)
+        self.watcher.lane_verdict(lane.name, lane.verdict)
+
+    def note(self, code: Code, message: str) -> None:
+        self.record.findings.append(Finding(code=code, message=message, where="harness run"))
+
+    def close(self) -> None:
+        """Judge the whole and report. A disk that is full by now costs the files, not what is known."""
+        record = self.record
+        if simulated := [name for name, lane in record.lanes.items() if is_simulated(lane)]:
+            self.note(
+                Code.SIMULATED, f"{', '.join(simulated)}: on the simulator; this says nothing of an engine"
+            )
         if record.status == "started":
             record.status = "done"
         record.finished_at = datetime.now(UTC).isoformat(timespec="seconds")
-        judge_and_report(run, record)
-    return run, record
+        try:
+            judge_and_report(self.run, record)
+        except HarnessError as error:
+            record.findings.append(error.finding())
+            record.verdict = Verdict.INFRA
+            record.exit_code = exit_code(record.verdict)
+
+
+def _once_more(plan: Plan, run: RunDir) -> list[PlannedLane]:
+    """Baselines that were taken over and turned out not to fit their candidates: run after all."""
+    again = []
+    for planned in plan.lanes:
+        reasons = late_objections(run, plan.scenario, planned.lane.name) if planned.reuse else []
+        if reasons:
+            shutil.rmtree(run.lane(planned.lane.name))  # a copy: the earlier run keeps its own
+            again.append(replace(planned, reuse=None, rerun=tuple(reasons)))
+    return again
 
 
 def judge_and_report(run: RunDir, record: RunRecord) -> None:
@@ -72,14 +146,14 @@ def judge_and_report(run: RunDir, record: RunRecord) -> None:
             write_lane_summary(run, lane)
 
 
-def _opening(plan: Plan, run: RunDir, require_gate: bool) -> RunRecord:
+def _opening(plan: Plan, run: RunDir, gpus: GpuBook, require_gate: bool) -> RunRecord:
     lanes = {
-        planned.lane.name: LaneRecord(
-            name=planned.lane.name,
-            required=planned.lane.required,
-            check_params={check.name: dict(check.params_given) for check in planned.checks},
+        name: LaneRecord(
+            name=name,
+            required=lane.required,
+            check_params={check: dict(given) for check, given in lane.checks.items()},
         )
-        for planned in plan.lanes
+        for name, lane in plan.scenario.lanes.items()
     }
     return RunRecord(
         run_id=run.run_id,
@@ -94,6 +168,7 @@ def _opening(plan: Plan, run: RunDir, require_gate: bool) -> RunRecord:
             "kernel": platform.release(),
             "python": platform.python_version(),
             "cpus": os.cpu_count(),
+            "gpus": gpus.inventory.summary(),
         },
         lanes=lanes,
         pair_specs={pair.name: pair for pair in plan.pairs},

@@ -3,8 +3,9 @@ leased or launched.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,12 @@ from harness.engines import ENGINES
 from harness.engines.base import Engine, Launch
 from harness.errors import ConfigError
 from harness.executors import requirements
+from harness.executors.reuse import EarlierRun, baselines_of, objections
+from harness.executors.schedule import Job, Schedule, pack
+from harness.host.gpus import Gpu, GpuBook, Link, cuda_names
 from harness.host.ports import PortBook
-from harness.host.redact import redact_argv, redact_env
 from harness.scenario.model import Lane, Pair, Scenario, ServerSpec
+from harness.scenario.problems import by_lane
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,34 +52,80 @@ class PlannedLane:
     servers: tuple[PlannedServer, ...]
     checks: tuple[PlannedCheck, ...]
     skip: str = ""  # why the lane cannot run here; empty when it can
+    reuse: EarlierRun | None = None  # whose lane of the same name is taken over
+    rerun: tuple[str, ...] = ()  # why it is not, although an earlier run was named
 
     @property
     def gpus(self) -> int:
+        """GPUs to lease: none where nothing is going to be started."""
+        if self.skip or self.reuse:
+            return 0
         return sum(server.spec.gpus for server in self.servers)
+
+    @property
+    def link(self) -> Link:
+        """How close the GPUs of the lane must be."""
+        return requirements.link(self.lane.requires)
+
+    def suits(self, gpu: Gpu) -> bool:
+        """Whether the lane may run on this GPU."""
+        return requirements.matches(self.lane.requires, gpu)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
+    """`lanes` stand in the order of starting; `schedule` is None where no lane needs a GPU."""
+
     scenario: Scenario
     lanes: tuple[PlannedLane, ...]
     problems: tuple[str, ...]
+    schedule: Schedule | None = None
 
     @property
     def pairs(self) -> tuple[Pair, ...]:
         return tuple(self.scenario.pairs.values())
 
 
-def make_plan(scenario: Scenario, ports: PortBook) -> Plan:
-    """Build every command and collect every problem; starts nothing, locks nothing, raises nothing."""
+def make_plan(scenario: Scenario, ports: PortBook, gpus: GpuBook, earlier: EarlierRun | None = None) -> Plan:
+    """Build every command and collect every problem; starts nothing, locks nothing, raises nothing.
+
+    Baseline lanes are taken over from the `earlier` run where nothing speaks against it.
+    """
     lanes: list[PlannedLane] = []
-    problems: list[str] = []
+    found: list[tuple[str, str]] = []
     for lane in scenario.lanes.values():
-        planned = _plan_lane(lane, ports)
+        planned = _plan_lane(lane, ports, gpus)
+        if earlier is not None and lane.name in baselines_of(scenario) and not planned.skip:
+            planned = _with_earlier(planned, earlier)
         lanes.append(planned)
-        problems += (f"lane `{lane.name}`: {problem}" for problem in requirements.problems(lane.requires))
+        found += ((lane.name, problem) for problem in requirements.problems(lane.requires))
         if not planned.skip:
-            problems += (f"lane `{lane.name}`: {problem}" for problem in _lane_problems(planned))
-    return Plan(scenario=scenario, lanes=tuple(lanes), problems=tuple(dict.fromkeys(problems)))
+            found += ((lane.name, problem) for problem in _lane_problems(planned))
+    schedule = _schedule(scenario, lanes, gpus)
+    if schedule is not None:
+        place = {name: index for index, name in enumerate(schedule.order)}
+        lanes.sort(key=lambda planned: place.get(planned.lane.name, len(place)))
+    return Plan(scenario=scenario, lanes=tuple(lanes), problems=by_lane(found), schedule=schedule)
+
+
+def _schedule(scenario: Scenario, lanes: Sequence[PlannedLane], gpus: GpuBook) -> Schedule | None:
+    """When each lane that needs GPUs would run, if all GPUs were free and all durations as given."""
+    wanting = [planned for planned in lanes if planned.gpus]
+    if not wanting:
+        return None
+    baselines: dict[str, set[str]] = {}
+    for pair in scenario.pairs.values():
+        baselines.setdefault(pair.candidate, set()).add(pair.baseline)
+    jobs = [
+        Job(
+            name=planned.lane.name,
+            gpus=planned.gpus,
+            minutes=planned.lane.minutes,
+            before=frozenset(baselines.get(planned.lane.name, ())),
+        )
+        for planned in wanting
+    ]
+    return pack(jobs, len(gpus.inventory.gpus))
 
 
 def require_sound(plan: Plan) -> None:
@@ -103,63 +153,14 @@ def parse_check(name: str, given: Mapping[str, Any]) -> PlannedCheck:
     return PlannedCheck(name=name, check=check, params=params, params_given=dict(given))
 
 
-def plan_json(plan: Plan) -> dict[str, Any]:
-    """The contract of `harness plan --json`."""
-    return {
-        "lanes": {planned.lane.name: _lane_json(planned) for planned in plan.lanes},
-        "pairs": [
-            {
-                "name": pair.name,
-                "baseline": pair.baseline,
-                "candidate": pair.candidate,
-                "check": pair.check,
-                "may_differ": list(pair.may_differ),
-                "max_drop_pp": pair.max_drop_pp,
-            }
-            for pair in plan.pairs
-        ],
-        "problems": list(plan.problems),
-    }
+def _with_earlier(planned: PlannedLane, earlier: EarlierRun) -> PlannedLane:
+    launches = [(server.engine, server.launch) for server in planned.servers]
+    if reasons := objections(earlier, planned.lane, launches):
+        return replace(planned, rerun=tuple(reasons))
+    return replace(planned, reuse=earlier)
 
 
-def _lane_json(planned: PlannedLane) -> dict[str, Any]:
-    base_url = planned.servers[-1].launch.base_url
-    return {
-        "servers": [
-            {
-                "role": server.spec.role,
-                "engine": server.engine.name,
-                "argv": redact_argv(server.engine.argv(server.launch)),
-                "env": redact_env(server.engine.environment(server.launch)),
-                "ports": dict(server.launch.ports),
-                "gpus": server.spec.gpus,
-                "cpus": server.spec.cpus,
-            }
-            for server in planned.servers
-        ],
-        "gpus": planned.gpus,
-        "checks": {
-            check.name: {
-                "params": check.params.model_dump(),
-                "argv": _check_argv(check, base_url, planned),
-            }
-            for check in planned.checks
-        },
-        "requires": dict(planned.lane.requires),
-        "skip": planned.skip,
-    }
-
-
-def _check_argv(check: PlannedCheck, base_url: str, planned: PlannedLane) -> list[str]:
-    folder = planned.servers[-1].launch.folder / check.name
-    served_name = planned.lane.model.served_name
-    try:
-        return check.check.command(check.params, base_url=base_url, served_name=served_name, folder=folder)
-    except ConfigError:  # a missing data set is among the plan's problems already
-        return []
-
-
-def _plan_lane(lane: Lane, ports: PortBook) -> PlannedLane:
+def _plan_lane(lane: Lane, ports: PortBook, gpus: GpuBook) -> PlannedLane:
     engine = ENGINES[lane.engine]
     folder = Path("runs") / "RUN" / lane.name
     servers: list[PlannedServer] = []
@@ -168,7 +169,11 @@ def _plan_lane(lane: Lane, ports: PortBook) -> PlannedLane:
     for spec, own in zip(lane.servers, port_names, strict=True):
         names += (f"{spec.role}.{name}" for name in own)
     peeked = ports.peek(names)
+    wanted = sum(spec.gpus for spec in lane.servers)
+    suitable = partial(requirements.matches, lane.requires)
+    left = list(gpus.peek(wanted, suitable=suitable, link=requirements.link(lane.requires)))
     for spec, own in zip(lane.servers, port_names, strict=True):
+        mine, left = left[: spec.gpus], left[spec.gpus :]
         launch = Launch(
             lane=lane.name,
             role=spec.role,
@@ -182,9 +187,11 @@ def _plan_lane(lane: Lane, ports: PortBook) -> PlannedLane:
             binary=lane.binary,
             cpus=tuple(range(min(spec.cpus, len(os.sched_getaffinity(0))))) if spec.cpus else (),
         )
-        servers.append(PlannedServer(spec=spec, engine=engine, launch=launch, port_names=own))
+        server = PlannedServer(spec=spec, engine=engine, launch=launch, port_names=own)
+        launch = at_run(server, ports=launch.ports, cpus=launch.cpus, gpus=mine, folder=folder)
+        servers.append(replace(server, launch=launch))
     checks = tuple(parse_check(name, given) for name, given in lane.checks.items())
-    skip = requirements.unmet(lane.requires, sum(spec.gpus for spec in lane.servers))
+    skip = requirements.unmet(lane.requires, wanted, gpus.inventory)
     return PlannedLane(lane=lane, servers=tuple(servers), checks=checks, skip=skip)
 
 
@@ -213,6 +220,20 @@ def _lane_problems(planned: PlannedLane) -> list[str]:
     return found
 
 
-def at_run(server: PlannedServer, *, ports: Mapping[str, int], cpus: tuple[int, ...], folder: Path) -> Launch:
+def at_run(
+    server: PlannedServer,
+    *,
+    ports: Mapping[str, int],
+    cpus: tuple[int, ...],
+    gpus: Sequence[Gpu],
+    folder: Path,
+) -> Launch:
     """The launch with what was really leased."""
-    return replace(server.launch, ports=dict(ports), cpus=cpus, folder=folder)
+    return replace(
+        server.launch,
+        ports=dict(ports),
+        cpus=cpus,
+        gpus=cuda_names(gpus, "index"),
+        gpu_model=" + ".join(sorted({gpu.name for gpu in gpus})),
+        folder=folder,
+    )

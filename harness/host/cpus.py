@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -48,11 +49,14 @@ def cores() -> dict[int, tuple[int, ...]]:
     return {core: tuple(threads) for core, threads in sorted(found.items())}
 
 
-def lease_cpus(count: int | None, wait_s: float, purpose: str = "") -> CpuLease:
+def lease_cpus(
+    count: int | None, wait_s: float, purpose: str = "", pulse: Callable[[], None] = lambda: None
+) -> CpuLease:
     """`count` whole cores that no other server of any harness process on this machine has.
 
     None leases nothing: the server runs where the kernel puts it. More than exist means all that exist, and
-    the lease's note says so. Waits up to `wait_s` seconds; raises HarnessError naming the holders.
+    the lease's note says so. Waits up to `wait_s` seconds, calling `pulse` meanwhile, which may raise; raises
+    HarnessError naming the holders.
     """
     if count is None:
         return CpuLease(())
@@ -67,6 +71,7 @@ def lease_cpus(count: int | None, wait_s: float, purpose: str = "") -> CpuLease:
     while (held := _take(existing, wanted, purpose)) is None:
         if time.monotonic() >= deadline:
             raise _busy(existing, wanted, wait_s)
+        pulse()
         time.sleep(min(POLL_S, max(0.0, deadline - time.monotonic())))
     cpus = tuple(sorted(cpu for lock in held for cpu in existing[_core_of(lock)]))
     return CpuLease(cpus, note, held)

@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
@@ -43,6 +44,7 @@ class Guard:
     def __init__(self, folder: Path) -> None:
         self.log = folder.absolute() / LOG_NAME
         self._process: subprocess.Popen[bytes] | None = None
+        self._mutex = threading.Lock()  # lanes run in threads of their own
 
     @property
     def pid(self) -> int | None:
@@ -125,8 +127,9 @@ class Guard:
         if any(character in word for word in words for character in "\t\n\0"):
             raise ValueError(f"no mark may hold tabs or line ends: {words!r}")
         try:
-            self._process.stdin.write(os.fsencode("\t".join(words)) + b"\n")
-            self._process.stdin.flush()
+            with self._mutex:
+                self._process.stdin.write(os.fsencode("\t".join(words)) + b"\n")
+                self._process.stdin.flush()
         except OSError as error:
             raise HarnessError(
                 f"the guardian process (pid {self._process.pid}) is gone: {error}",

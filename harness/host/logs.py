@@ -90,6 +90,7 @@ def tail(path: Path, n: int) -> list[str]:
             data = _end_of(file.fileno(), n)
     except FileNotFoundError:
         return []
+    data = data.replace(b"\0", b"")
     rows = data.removesuffix(b"\n").split(b"\n") if data else []
     return [_decode(row.rstrip(b"\r").split(b"\r")[-1]) for row in rows[-n:]]
 
@@ -110,7 +111,8 @@ def _end_of(descriptor: int, n: int) -> bytes:
 
 
 class _Splitter:
-    """Cuts a stream of bytes into lines; of a giant line only the beginning is kept."""
+    """Cuts a stream of bytes into lines; of a giant line only the beginning is kept. NULs count for nothing:
+    a log that was emptied while its writer went on begins with as many of them as it had bytes."""
 
     def __init__(self) -> None:
         self._number = 1
@@ -119,7 +121,7 @@ class _Splitter:
 
     def feed(self, chunk: bytes) -> list[LogLine]:
         found: list[LogLine] = []
-        *whole, rest = (self._rest + chunk).split(b"\n")
+        *whole, rest = (self._rest + chunk.replace(b"\0", b"")).split(b"\n")
         for row in whole:
             *overwritten, last = row.removesuffix(b"\r").split(b"\r")
             found += self._overwritten(overwritten)

@@ -164,6 +164,13 @@ class ManagedProcess:
             inodes -= proc.socket_inodes(member.pid)
         return not inodes
 
+    def signal(self, number: int) -> None:
+        """Send a signal to the process alone, if it still runs. Safe from any thread."""
+        if self.poll() is None:
+            self._told.add(self.pid)
+            with contextlib.suppress(OSError):  # it may have changed its user
+                os.kill(self.pid, number)  # unreaped, so the pid is still its own
+
     def stop(self, grace_s: float) -> StopOutcome:
         """End the process and its whole family; stopping twice does no harm.
 
@@ -192,11 +199,8 @@ class ManagedProcess:
         return self._outcome
 
     def _terminate_main(self, grace_s: float) -> None:
-        if self.poll() is not None:
-            return
-        self._told.add(self.pid)
-        with contextlib.suppress(OSError):  # it may have changed its user
-            os.kill(self.pid, signal.SIGTERM)  # unreaped, so the pid is still its own
+        if self.pid not in self._told:  # a second one means `at once` to some servers
+            self.signal(signal.SIGTERM)
         deadline = time.monotonic() + grace_s
         while self.poll() is None and time.monotonic() < deadline:
             time.sleep(POLL_S)

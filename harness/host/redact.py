@@ -26,7 +26,7 @@ _AT_THE_END = _words("key keys token pat")
 _ORDINARY = _words(
     # tokens of a text
     "max min num new per pad eos bos unk sep cls mask stop image video audio think draft next first last "
-    "special prompt output input chat end start begin text total each "
+    "special prompt output input chat handle end start begin text total each "
     # keys of a table
     "cache sort primary foreign partition hash group public metric doc dict route routing shm kv query"
 )

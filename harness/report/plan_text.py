@@ -1,6 +1,7 @@
 """`harness plan` for people: every command ready to paste."""
 
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 from harness.report.text import safe
@@ -16,6 +17,9 @@ def render_plan(name: str, plan: dict[str, Any]) -> str:
             lines.append(f"  requires {safe(str(planned['requires']))}")
         if planned["skip"]:
             lines.append(f"  will be SKIPPED: {safe(planned['skip'])}")
+        if planned["taken_over_from"]:
+            lines.append(f"  taken over from {safe(planned['taken_over_from'])}: not run again")
+        lines += (f"  not taken over: {safe(reason)}" for reason in planned["not_taken_over"])
         for server in planned["servers"]:
             ports = ", ".join(f"{name} {port}" for name, port in server["ports"].items())
             lines += [
@@ -25,7 +29,10 @@ def render_plan(name: str, plan: dict[str, Any]) -> str:
             lines += _command([*words, *(shlex.quote(word) for word in server["argv"])])
         for check, planned_check in planned["checks"].items():
             lines.append(f"  check {safe(check)}")
-            lines += _command([shlex.quote(word) for word in planned_check["argv"]])
+            lines += _command([shlex.quote(word) for word in planned_check["argv"]]) or [
+                f"      no command: {safe(_why(plan.get('problems', ()), lane, check), 1000)}"
+            ]
+    lines += _schedule(plan["schedule"])
     for pair in plan["pairs"]:
         margin = pair["max_drop_pp"]
         rule = (
@@ -35,6 +42,29 @@ def render_plan(name: str, plan: dict[str, Any]) -> str:
         may_differ = ", ".join(pair["may_differ"]) or "nothing"
         lines += ["", safe(sides), f"  {rule}; may differ: {safe(may_differ, 4000)}"]
     return "\n".join(lines) + "\n"
+
+
+def _why(problems: Sequence[str], lane: str, check: str) -> str:
+    """What the plan says is wrong with a check that has no command."""
+    for problem in problems:
+        lanes, found, reason = problem.partition(f": check `{check}`: ")
+        if found and f"`{lane}`" in lanes:
+            return reason
+    return "something that it needs is not on this machine"
+
+
+def _schedule(schedule: dict[str, Any] | None) -> list[str]:
+    if schedule is None:
+        return []
+    makespan, bound = schedule["makespan_min"], schedule["lower_bound_min"]
+    lines = [
+        "",
+        f"schedule: {makespan:g} min by the lanes' `minutes`; no order can take less than {bound:g} min",
+    ]
+    lines += (
+        f"  {lane['start_min']:6g} - {lane['end_min']:<6g} {safe(lane['lane'])}" for lane in schedule["lanes"]
+    )
+    return lines
 
 
 def _command(words: list[str]) -> list[str]:

@@ -72,6 +72,43 @@ def render_run(record: RunRecord, place: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def render_unfinished(run: RunDir, record: RunRecord, pid: str | None) -> str:
+    """The page of a run that was never judged: how far its lanes are. `pid` is the harness that runs it now;
+    None: it was killed."""
+    state = f"running, pid {safe(pid)}" if pid else "killed: it has no end on record, and no process holds it"
+    verdict = "none yet" if pid else f"none: see what there is with `harness judge {run.path}`"
+    rows = [["lane", "state", "phase"]]
+    rows += [[name, *_lane_state(run, lane, alive=bool(pid))] for name, lane in record.lanes.items()]
+    lines = [
+        f"scenario  {safe(record.scenario)}"
+        + (f": {safe(record.description)}" if record.description else ""),
+        f"run       {safe(record.run_id)} ({state}), harness {safe(record.harness_version)}",
+        f"started   {safe(record.started_at)}",
+        f"verdict   {safe(verdict, 4000)}",
+        "",
+        *table(rows, indent=""),
+        *_findings_block(_all_findings(record)),
+        "",
+        f"evidence  {safe(str(run.path), 4000)}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _lane_state(run: RunDir, lane: LaneRecord, *, alive: bool) -> tuple[str, str]:
+    """State and phase, from what a lane leaves as it goes: its folder, its servers, its checks' folders."""
+    if lane.status != "started":
+        return (f"{lane.status}, {lane.verdict}" if lane.checks else lane.status), "-"
+    if not run.lane(lane.name).is_dir():
+        return "waiting" if alive else "not begun", "-"
+    state = "running" if alive else "cut off"
+    if not lane.servers:
+        return state, "waiting for its lease, or starting"
+    begun = [name for name in lane.check_params if run.check(lane.name, name).is_dir()]
+    if not begun or begun[-1] not in lane.phases:
+        return state, begun[-1] if begun else "ready"
+    return state, f"after {begun[-1]}"
+
+
 def _lanes_table(record: RunRecord) -> list[str]:
     rows = [
         [

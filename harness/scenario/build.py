@@ -39,16 +39,15 @@ class Builder:
         if raw.template:
             return None
         self.safe_name(raw.name, raw.place, "lane")
+        self._required(raw, tree)
         if written is None:
             return None
         servers = self._servers(raw, tree, written)
         model = self._model(raw, tree, written)
-        if written.engine is None:
-            known = ", ".join(self.engines)
-            self.problems.add(raw.place, f"lane {quote(raw.name)} has no `engine`; there are {known}.")
         if not servers or model is None or written.engine is None:
             return None
         given = written.timeouts.model_dump(exclude_none=True) if written.timeouts else {}
+        duration = {} if written.minutes is None else {"minutes": written.minutes}
         return Lane(
             name=raw.name,
             description=written.description or "",
@@ -61,6 +60,7 @@ class Builder:
             timeouts=Timeouts(**given),
             required=written.required is not False,
             requires={key: value for key, value in (written.requires or {}).items() if value is not None},
+            **duration,
         )
 
     def pair(self, name: str, at: Place, node: Node, lanes: Mapping[str, Map] | None) -> Pair | None:
@@ -70,16 +70,20 @@ class Builder:
             return None
         self.safe_name(name, at, "pair")
         written = validate(WrittenPair, node, at, self.problems, what="a pair")
-        if written is None:
-            return None
-        for side, lane in (("baseline", written.baseline), ("candidate", written.candidate)):
-            if lanes is not None:
+        baseline, candidate, check = (
+            _text(node, key, default)
+            for key, default in (("baseline", ""), ("candidate", ""), ("check", "gsm8k"))
+        )
+        for side, lane in (("baseline", baseline), ("candidate", candidate)):
+            if lanes is not None and lane:
                 place = _place(node, (side,), at)
                 self._reference(place, f"`{side}`: there is no lane", lane, lanes)
-                self._pair_check(_place(node, ("check",), at), written.check, lane, lanes)
-        if written.baseline == written.candidate:
+                self._pair_check(_place(node, ("check",), at), check, lane, lanes)
+        if baseline and baseline == candidate:
             place = _place(node, ("candidate",), at)
             self.problems.add(place, f"pair {quote(name)} compares a lane with itself.")
+        if written is None:
+            return None
         return Pair(
             name=name,
             baseline=written.baseline,
@@ -112,10 +116,18 @@ class Builder:
             known = lanes[lane].submap("checks").kept().entries
             self._reference(place, f"lane {quote(lane)} has no check", check, known)
 
+    def _required(self, raw: RawLane, tree: Map) -> None:
+        """What every lane must have in the end; told along with whatever else is wrong in it."""
+        hints = {"model": "", "engine": f"; there are {', '.join(self.engines)}"}
+        for key, hint in hints.items():
+            node = tree.get(key)
+            if node is None or (isinstance(node, Leaf) and node.value in (None, "")):
+                name = quote(raw.written or raw.name)
+                self.problems.add(raw.place, f"lane {name} has no {quote(key)}{hint}.")
+
     def _model(self, raw: RawLane, tree: Map, written: WrittenLane) -> ModelSpec | None:
         model = written.model
         if model is None:
-            self.problems.add(raw.place, f"lane {quote(raw.name)} has no `model`.")
             return None
         if (model.path is None) == (model.pull is None):
             both = "not both; `null` takes out the inherited one" if model.path else "there is neither"
@@ -200,6 +212,12 @@ def _texts(tree: Map, problems: Problems) -> Map:
         if isinstance(node, Map):
             tree = tree.replaced(key, as_written(node, keep=kept))
     return tree
+
+
+def _text(tree: Map, key: str, default: str) -> str:
+    """The text under `key`, `default` where there is none; empty for anything else."""
+    node = tree.get(key) or Leaf(default, default, tree.place)
+    return node.value if isinstance(node, Leaf) and isinstance(node.value, str) else ""
 
 
 def _place(tree: Map, path: Sequence[str | int], otherwise: Place) -> Place:

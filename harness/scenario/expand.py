@@ -25,7 +25,8 @@ _KEY = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 @dataclass(frozen=True, slots=True)
 class RawLane:
-    """One lane to be: `place` is where its name stands, `cell` its combination of the matrix.
+    """One lane to be: `place` is where its name stands, `cell` its combination of the matrix. `written` is
+    the name as it stands there, `kv-{kv}`, by which all lanes of a matrix are told of one problem.
 
     A template is not run; it is only checked for what can be checked in it.
     """
@@ -35,6 +36,7 @@ class RawLane:
     tree: Map
     cell: Mapping[str, str] = field(default_factory=dict)
     template: bool = False
+    written: str = ""
 
     def with_tree(self, tree: Map) -> "RawLane":
         return replace(self, tree=tree)
@@ -182,7 +184,7 @@ def _expanded(name: str, place: Place, tree: Map, cells: Sequence[Mapping[str, s
     for cell in cells:
         stem = _KEY.sub(partial(_named, cell), name)
         parts = [stem, *(value for key, value in cell.items() if key not in named)]
-        yield RawLane("-".join(parts), place, bare, cell)
+        yield RawLane("-".join(parts), place, bare, cell, written=name)
 
 
 def _named(cell: Mapping[str, str], match: re.Match[str]) -> str:

@@ -31,7 +31,7 @@ Every key is described in `written.py`; `harness schema` prints that for editors
    are kept as written: `0.90` stays `0.90`. They never pass through a shell.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -41,12 +41,13 @@ import harness
 from harness.errors import ConfigError
 from harness.scenario.build import Builder
 from harness.scenario.document import read_document
+from harness.scenario.exemptions import check_exemptions
 from harness.scenario.expand import Expansion, expand
 from harness.scenario.fill import Filler
 from harness.scenario.model import Lane, Pair, Scenario
 from harness.scenario.overrides import override
 from harness.scenario.problems import Place, Problems, nearest, printable, quote, suggest
-from harness.scenario.tree import Map, as_written, lay_over
+from harness.scenario.tree import Map, as_written, lay_over, places
 from harness.scenario.validate import no_empty_values, validate
 from harness.scenario.written import WrittenScenario
 
@@ -69,10 +70,13 @@ def load(
     engines: Collection[str],
     check_params: Mapping[str, type[BaseModel]],
     lanes: Sequence[str] = (),
+    more_problems: Callable[[Scenario], Iterable[str]] = lambda _: (),
 ) -> Scenario:
     """The scenario called `name` (see `find`) with `--set` and `--lane` applied.
 
-    Raises one ConfigError with all problems, each as `file:line:column: sentence. Did you mean ...?`.
+    Raises one ConfigError with all problems, each as `file:line:column: sentence. Did you mean ...?`. Where
+    there are any, those that `more_problems` finds in the lanes that are sound are told with them, so that
+    one look mends all.
     """
     path = find(name)
     problems = Problems()
@@ -91,12 +95,13 @@ def load(
         problems.add(document.place, "there are no lanes; a scenario needs at least one under `lanes:`.")
     builder = Builder(engines, check_params, problems)
     wanted = _wanted(expansion, lanes, problems)
-    built = _lanes(expansion, wanted, filler, builder)
-    pairs = _pairs(document.submap("pairs"), expansion, wanted, filler, builder)
+    built, sound = _lanes(expansion, wanted, filler, builder)
+    pairs = _pairs(document.submap("pairs"), expansion, built, wanted, filler, builder)
     filler.report_unused()
     scenario_name = (top and top.name) or path.stem
     builder.safe_name(scenario_name, document.place, "scenario")
-    problems.raise_if_any(name)
+    part = Scenario(name=scenario_name, source=path, lanes={lane: built[lane] for lane in sound})
+    problems.raise_if_any(name, lambda: more_problems(part))
     assert top is not None
     return Scenario(
         name=scenario_name,
@@ -195,9 +200,13 @@ def _wanted(expansion: Expansion, lanes: Sequence[str], problems: Problems) -> s
     return names.intersection(lanes)
 
 
-def _lanes(expansion: Expansion, wanted: set[str], filler: Filler, builder: Builder) -> dict[str, Lane]:
-    """All lanes are checked, the wanted ones strictly and returned."""
+def _lanes(
+    expansion: Expansion, wanted: set[str], filler: Filler, builder: Builder
+) -> tuple[dict[str, Lane], list[str]]:
+    """All lanes are checked, the wanted ones strictly and returned, with the names of those of them in which
+    nothing was found wrong."""
     built = {}
+    sound = []
     for raw in expansion.lanes:
         strict = raw.name in wanted
         tree = filler.fill(raw.tree, raw.cell, strict=strict)
@@ -205,14 +214,21 @@ def _lanes(expansion: Expansion, wanted: set[str], filler: Filler, builder: Buil
         lane = builder.lane(raw.with_tree(tree), strict=strict)
         if lane is not None and strict:
             built[lane.name] = lane
+            if not builder.problems.touch([raw.place, *places(tree)]):
+                sound.append(lane.name)
         elif strict and not builder.problems:
             # No lane may vanish without a word: a run without it would look complete.
             builder.problems.add(raw.place, f"lane {quote(raw.name)} could not be made; this is a bug.")
-    return built
+    return built, sound
 
 
 def _pairs(
-    pairs: Map, expansion: Expansion, wanted: set[str], filler: Filler, builder: Builder
+    pairs: Map,
+    expansion: Expansion,
+    lanes: dict[str, Lane],
+    wanted: set[str],
+    filler: Filler,
+    builder: Builder,
 ) -> dict[str, Pair]:
     """All pairs are checked; those whose lanes are both wanted are returned."""
     trees = {raw.name: raw.tree for raw in expansion.lanes if not raw.template}
@@ -222,4 +238,6 @@ def _pairs(
         pair = builder.pair(name, entry.key, node, trees if expansion.complete else None)
         if pair is not None and {pair.baseline, pair.candidate} <= wanted:
             built[name] = pair
+            if {pair.baseline, pair.candidate} <= set(lanes):
+                check_exemptions(pair, lanes, node, builder.problems)
     return built

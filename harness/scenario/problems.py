@@ -1,13 +1,14 @@
 """Everything that is wrong with a scenario, each with its place and the nearest thing that would be right."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from harness.errors import ConfigError
 
 SHOWN_PROBLEMS = 100
 LISTED_NAMES = 25
+LISTED_LANES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,10 @@ class Problems:
         """Whether something is already said about this place of a file."""
         return place.line > 0 and place in self._found.values()
 
+    def touch(self, places: Iterable[Place]) -> bool:
+        """Whether something is said about any of these places."""
+        return not set(self._found.values()).isdisjoint(places)
+
     def add(self, place: Place, sentence: str, *, given: str = "", known: Iterable[str] = ()) -> None:
         """`given` is what was written and `known` what could have been: the nearest one is suggested."""
         hint = suggest(given, known) if given and not self.many else ""
@@ -58,14 +63,30 @@ class Problems:
             texts = [*texts[:SHOWN_PROBLEMS], f"... and {len(texts) - SHOWN_PROBLEMS} more"]
         return tuple(texts)
 
-    def raise_if_any(self, name: str) -> None:
-        """Raise one ConfigError with all of them."""
+    def raise_if_any(self, name: str, more: Callable[[], Iterable[str]] = tuple) -> None:
+        """Raise one ConfigError with all of them, and with those that `more` finds, asked only then."""
         if self._found:
-            count = len(self._found)
+            others = tuple(more())
+            count = len(self._found) + len(others)
             word = "a problem" if count == 1 else f"{count} problems"
-            raise ConfigError(
-                f"scenario {quote(name, 200)} has {word}; nothing was started.", problems=self.texts()
-            )
+            what = f"scenario {quote(name, 200)} has {word}; nothing was started."
+            raise ConfigError(what, problems=(*self.texts(), *others))
+
+
+def by_lane(found: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Lane and sentence to one text for each sentence, with all lanes that it is true of."""
+    lanes: dict[str, list[str]] = {}
+    for lane, sentence in found:
+        names = lanes.setdefault(sentence, [])
+        if lane not in names:
+            names.append(lane)
+    return tuple(f"{_lanes(names)}: {sentence}" for sentence, names in lanes.items())
+
+
+def _lanes(names: list[str]) -> str:
+    shown = ", ".join(quote(name, 100) for name in names[:LISTED_LANES])
+    rest = len(names) - LISTED_LANES
+    return f"lane{'s' if len(names) > 1 else ''} {shown}" + (f" and {rest} more" if rest > 0 else "")
 
 
 def suggest(given: str, known: Iterable[str]) -> str:

@@ -168,6 +168,18 @@ def walk(node: Node, path: tuple[str | int, ...]) -> Iterator[tuple[Place | None
             return
 
 
+def places(node: Node) -> Iterator[Place]:
+    """Of every key and value."""
+    yield node.place
+    if isinstance(node, Seq):
+        for item in node.items:
+            yield from places(item)
+    elif isinstance(node, Map):
+        for entry in node.entries.values():
+            yield entry.key
+            yield from places(entry.node)
+
+
 def describe(node: Node) -> str:
     """What stands there, for a message."""
     if isinstance(node, Map):

@@ -70,8 +70,9 @@ _FLAG_SCHEMA: Final = {
 Word = Annotated[str | None, AfterValidator(_word)]
 Gpus = Annotated[int, Field(ge=0), BeforeValidator(_no_bool)]
 Cores = Annotated[int, Field(ge=1), BeforeValidator(_no_bool)]
-Points = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_no_bool)]
+Points = Annotated[float, Field(ge=0, lt=100, allow_inf_nan=False), BeforeValidator(_no_bool)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_no_bool)]
+Minutes = Seconds
 FlagName = Annotated[str, AfterValidator(one_line)]
 Flag = Annotated[Any, BeforeValidator(_flag), WithJsonSchema(_FLAG_SCHEMA)]
 VariableName = Annotated[str, AfterValidator(_variable)]
@@ -181,6 +182,9 @@ class WrittenLane(Written):
         None, description="false: a lane that could not run here does not worsen the run. Default: true."
     )
     requires: dict[str, Any] | None = Field(None, description="Hardware conditions of the lane.")
+    minutes: Minutes | None = Field(
+        None, description="Expected duration; lanes are packed on the GPUs by it, longest first. Default: 10."
+    )
 
 
 class WrittenPair(Written):

@@ -57,6 +57,7 @@ class Done:
     disk_cached: int
     mtp_steps: int
     mtp_accepted: int
+    cpu_copied: int = 0  # of `cpu_cached`, what really was copied and not computed again
 
 
 @dataclass(kw_only=True, slots=True, eq=False)

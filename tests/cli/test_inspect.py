@@ -1,6 +1,7 @@
 """`judge`, `show`, `compare`, `triage`, `doctor`, `models`: what there is, looked at and judged again."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from harness.evidence.files import write_json
 from harness.evidence.fingerprint import write_fingerprint
-from harness.evidence.record import LaneRecord, RunRecord
+from harness.evidence.record import LaneRecord, RunRecord, ServerRecord
 from harness.evidence.run_dir import RunDir
 from tests.accuracy import builders
 from tests.cli.conftest import Harness
@@ -74,6 +75,59 @@ def test_show_tells_a_judged_run_and_judges_nothing(harness: Harness, run: RunDi
     assert (shown.code, shown.out) == (0, judged.out)
     told = json.loads(harness("show", "--json").out)  # runs/latest by default
     assert told == json.loads((run.path / "summary.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def unfinished(run: RunDir) -> RunDir:
+    """Lane `a` is over, `b` in the middle of its check, `c` has not begun; nothing is judged."""
+    record = run.read()
+    record.status = "started"
+    record.lanes["b"].status = record.lanes["a"].status = "started"
+    record.lanes["a"].status = "done"
+    record.lanes["b"].servers = [ServerRecord(role="normal", engine="llamacpp", argv=["x"])]
+    record.lanes["c"] = LaneRecord(name="c", check_params={"gsm8k": {}})
+    run.write(record)
+    return run
+
+
+def _files(run: RunDir) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(run.path)): path.read_bytes()
+        for path in run.path.rglob("*")
+        if path.is_file() and path.name != "run.lock"
+    }
+
+
+def test_a_live_run_is_shown_as_running_and_never_judged(harness: Harness, unfinished: RunDir) -> None:
+    with unfinished.hold():
+        before = _files(unfinished)
+        judged, shown = harness("judge", unfinished.path), harness("show", unfinished.path)
+        told = json.loads(harness("show", "--json").out)
+        assert _files(unfinished) == before
+    assert judged.code == 2
+    assert f"still running, pid {os.getpid()}" in judged.err
+    assert "what to do: wait for its end" in judged.err
+    assert f"(running, pid {os.getpid()})" in shown.out
+    assert [line.split(maxsplit=2) for line in shown.out.splitlines() if line[:2] in ("a ", "b ", "c ")] == [
+        ["a", "done", "-"],
+        ["b", "running", "gsm8k"],
+        ["c", "waiting", "-"],
+    ]
+    assert "SKIPPED" not in shown.out
+    assert "None" not in shown.out
+    assert (told["status"], told["verdict"], told["exit_code"]) == ("running", None, None)
+
+
+def test_a_killed_run_is_shown_as_such_and_can_be_judged(harness: Harness, unfinished: RunDir) -> None:
+    shown = harness("show", unfinished.path)
+    assert "killed" in shown.out
+    assert f"harness judge {unfinished.path}" in shown.out
+    assert "cut off" in shown.out
+    assert json.loads(harness("show", "--json").out)["status"] == "killed"
+    judged = harness("judge", unfinished.path)
+    assert judged.code == 4, judged.out
+    assert "its harness was killed" in judged.out
+    assert harness("show", unfinished.path).out == judged.out
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "not json", '{"schema_version": 99}', "[" * 5000])

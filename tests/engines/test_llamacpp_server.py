@@ -1,10 +1,12 @@
 """The embedded llama.cpp server: its flags, how it fails and ends, and the adapter against it."""
 
+import json
 import os
 import re
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -195,6 +197,29 @@ def test_a_model_that_cannot_be_loaded_ends_it_with_1(
     assert said in log
     assert "Traceback" not in log
     assert any(rule.pattern.search(line) for rule in LLAMACPP.grammar.fatal for line in log.splitlines())
+
+
+@pytest.mark.process
+def test_what_it_logged_is_written_before_it_ends(tmp_path: Path) -> None:
+    """llama.cpp logs from a thread of its own. No exit handler runs here: without waiting for that thread,
+    one start in eight lost the line that says why."""
+    path = tmp_path / "m.gguf"
+    path.write_bytes(b"GGUX" * 99)
+    code = "import os, sys, llama_server; os._exit(llama_server.main(sys.argv[1:]))"
+    argv = [sys.executable, "-c", code, "--model", str(path), "--port", str(free_port()), "--verbosity", "4"]
+    for _ in range(20):
+        folder = str(Path(llama_server.__file__).parent)
+        said = subprocess.run(argv, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": folder})
+        assert said.returncode == 1
+        assert "invalid magic" in said.stderr
+        assert said.stderr.splitlines()[-1].startswith("error: "), said.stderr
+
+
+def test_a_build_without_the_hook_is_given_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr("harness.engines.llama_server.time.sleep", waited.append)
+    llama_server.flush_log(json)  # a library with no such function
+    assert waited == [llama_server.LAST_WORDS_S]
 
 
 @pytest.mark.process

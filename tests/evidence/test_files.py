@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import HarnessError, Interrupted
-from harness.evidence.files import write_atomic, write_json
+from harness.evidence.files import files_below, read_bytes, write_atomic, write_json
 from harness.findings import Code
 
 
@@ -39,3 +39,25 @@ def test_no_temporary_file_stays(
     if isinstance(error, OSError):
         assert isinstance(caught.value, HarnessError)
         assert caught.value.code is Code.DISK_FULL
+
+
+def test_only_regular_files_are_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x\r\n")
+    (tmp_path / "link").symlink_to("file")
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    assert read_bytes(tmp_path / "file") == read_bytes(tmp_path / "link") == b"x\r\n"
+    for name in ("fifo", "zero", "", "none"):
+        with pytest.raises(OSError, match=r"not a regular file|No such file|Is a directory"):
+            read_bytes(tmp_path / name)
+
+
+def test_a_tree_is_walked_as_far_as_it_is_small(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "x").touch()
+    (tmp_path / "a" / "y").touch()
+    (tmp_path / "a" / "again").symlink_to(tmp_path, target_is_directory=True)
+    os.mkfifo(tmp_path / "a" / "fifo")
+    assert files_below(tmp_path, 6) == [tmp_path / "a" / "b" / "x", tmp_path / "a" / "y"]
+    assert files_below(tmp_path, 5) is None
+    assert files_below(tmp_path / "none", 5) == []

@@ -1,7 +1,9 @@
 """Two directories compared: plain lm-eval output, lane directories, and both at once."""
 
 import json
+import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -552,3 +554,29 @@ def test_a_whole_run_is_not_one_evaluation(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         compare(run, run)
     assert "name a lane" in caught.value.problems[0]
+
+
+def test_a_folder_full_of_other_things_is_refused_at_once(tmp_path: Path, a: Path) -> None:
+    began = time.monotonic()
+    with pytest.raises(ConfigError) as caught:
+        compare(a, Path("/"))
+    assert "/ is no directory that lm-eval wrote" in str(caught.value)
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["requests.j", "dataset.json", "evaluator.json", "fingerprint.json", "samples_", "results_", "run.json"],
+)
+@pytest.mark.parametrize("odd", ["fifo", "/dev/zero"])
+def test_what_is_no_file_is_not_read(tmp_path: Path, name: str, odd: str) -> None:
+    a, b = lanes(tmp_path)
+    declare(tmp_path, KV)
+    assert compare(a, b, max_drop_pp=20).verdict is Verdict.PASS
+    victim = next(path for path in [*b.rglob("*"), b.parent / "run.json"] if path.name.startswith(name))
+    victim.unlink()
+    if odd == "fifo":
+        os.mkfifo(victim)
+    else:
+        victim.symlink_to(odd)
+    assert compare(a, b, max_drop_pp=20).verdict is not Verdict.PASS

@@ -138,6 +138,10 @@ lanes:
             "pairs: {p: {baseline: a, candidate: b, max_drop_pp: .nan}}",
             "`max_drop_pp`: expected a finite number",
         ),
+        (
+            "pairs: {p: {baseline: a, candidate: b, max_drop_pp: 100}}",
+            "`max_drop_pp`: must be less than 100, got `100`.",
+        ),
         ("pairs: {p: {baseline: a, candidate: b, max_drop_pp: true}}", "expected a number, got `true`."),
         ("pairs: {p: {baseline: a, candidate: b, may_differ: x}}", "`may_differ`: expected a list, got `x`."),
         ("pairs: {p: {baseline: [a], candidate: b}}", "4:23: `baseline`: expected text, got a list."),
@@ -261,11 +265,13 @@ pairs:
     found = problems_of(tmp_path, text, "lanes.c.gpu=1")
     assert [sentence.split(" ")[0] for sentence in found] == [
         "--set",
+        "--set",  # lane c, last touched there, has no model
         "test.yaml:1:1:",
         "test.yaml:3:15:",
         "test.yaml:3:44:",
         "test.yaml:4:16:",
         "test.yaml:5:29:",
+        "test.yaml:7:31:",
         "test.yaml:7:47:",
     ]
 
@@ -279,6 +285,58 @@ def test_the_error_as_a_person_sees_it(tmp_path: Path) -> None:
         f"  - {path}:2:3: lane `a` has no `model`.\n"
         f"  - {path}:2:15: there is no engine `vlm`. Did you mean `vllm`?"
     )
+
+
+def test_lanes_of_a_matrix_share_their_problem(tmp_path: Path) -> None:
+    text = "lanes:\n  kv-{kv}: {matrix: {kv: [a, b, c]}, flgas: {}}\n"
+    assert problems_of(tmp_path, text) == [
+        "test.yaml:2:3: lane `kv-{kv}` has no `model`.",
+        "test.yaml:2:3: lane `kv-{kv}` has no `engine`; there are lightllm, llamacpp, sglang, vllm.",
+        "test.yaml:2:38: Unknown key `flgas` in a lane. Did you mean `flags`?",
+    ]
+    text = "lanes:\n  kv-{kv}: {matrix: {kv: [a, b, c]}}\n"
+    assert problems_of(tmp_path, text) == [
+        "test.yaml:2:3: lane `kv-{kv}` has no `model`.",
+        "test.yaml:2:3: lane `kv-{kv}` has no `engine`; there are lightllm, llamacpp, sglang, vllm.",
+    ]
+
+
+def test_a_bad_value_of_a_pair_hides_no_other(tmp_path: Path) -> None:
+    text = f"{LANES}pairs: {{p: {{baseline: ax, candidate: b, check: gsm8, max_drop_pp: 100}}}}\n"
+    assert problems_of(tmp_path, text) == [
+        "test.yaml:4:23: `baseline`: there is no lane `ax`. Did you mean `a`?",
+        "test.yaml:4:48: lane `b` has no check `gsm8`. Did you mean `gsm8k`?",
+        "test.yaml:4:67: `max_drop_pp`: must be less than 100, got `100`.",
+    ]
+
+
+def test_problems_of_sound_lanes_are_told_with_those_of_the_file(tmp_path: Path) -> None:
+    seen: list[list[str]] = []
+
+    def flags(scenario: Scenario) -> tuple[str, ...]:
+        seen.append(list(scenario.lanes))
+        return ("lane `a`: no such flag",)
+
+    def found(text: str) -> tuple[str, ...]:
+        file = tmp_path / "test.yaml"
+        file.write_text(text, encoding="utf-8")
+        try:
+            load_file(file, more_problems=flags)
+        except ConfigError as error:
+            return error.problems
+        return ()
+
+    bad_pair = "pairs: {p: {baseline: a, candidate: b, max_drop_pp: 100}}\n"
+    texts = found(f"{LANES}{bad_pair}")
+    assert len(texts) == 2
+    assert "max_drop_pp" in texts[0]
+    assert texts[1] == "lane `a`: no such flag"
+    # What is wrong in a lane keeps that lane out, and no other; twice the same is not once right.
+    broken = "  m-{k}: {matrix: {k: [x, y]}, engine: vlm, model: {pull: smol}}\n"
+    assert len(found(f"{LANES}{broken}")) == 2
+    assert seen == [["a", "b"], ["a", "b"]]
+    assert found(LANES) == ()  # nothing wrong: who asked makes the plan himself
+    assert len(seen) == 2
 
 
 def test_thousands_of_problems_are_cut_and_quick(tmp_path: Path) -> None:

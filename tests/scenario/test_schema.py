@@ -13,7 +13,15 @@ from tests.scenario.tools import CHECK_PARAMS, ENGINES, FILES
 
 SCHEMA = json_schema(ENGINES, CHECK_PARAMS)
 WORDS = {"$ref", "$schema", "$defs", "anyOf", "allOf", "enum", "const", "type", "items", "minItems"}
-WORDS |= {"properties", "additionalProperties", "required", "pattern", "minimum", "exclusiveMinimum"}
+WORDS |= {
+    "properties",
+    "additionalProperties",
+    "required",
+    "pattern",
+    "minimum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+}
 WORDS |= {"default", "description", "title"}
 TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
 

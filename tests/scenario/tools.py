@@ -1,6 +1,6 @@
 """What the scenario tests share: a check with parameters, and `load` of a text."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import BaseModel, Field
@@ -37,6 +37,7 @@ def load_file(
     *overrides: str,
     environ: Mapping[str, str] | None = None,
     lanes: Sequence[str] = (),
+    more_problems: Callable[[Scenario], Iterable[str]] = lambda _: (),
 ) -> Scenario:
     return load(
         str(path),
@@ -45,6 +46,7 @@ def load_file(
         engines=ENGINES,
         check_params=CHECK_PARAMS,
         lanes=lanes,
+        more_problems=more_problems,
     )
 
 

@@ -4,11 +4,13 @@
 
 Imports nothing of the harness. Writes the parser's options, one a line, and the source files they came from
 with time and size, so that a reader can tell when the answer has aged. Fails with a traceback and exit code
-1 when the engine cannot be imported. The packaged lists beside this file were made by it.
+1 when the engine cannot be imported. The packaged lists beside this file were made by it (LightLLM's has
+options of later releases added).
 """
 
 import argparse
 import importlib
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -22,6 +24,8 @@ NESTED = 3  # how deep a type may be wrapped in closures: optional(parse(int))
 
 def build_parser(engine: str) -> Any:
     """The parser that the engine's server builds for its own command line."""
+    if engine == "lightllm":
+        return lightllm_parser()
     if engine == "sglang":
         parser = argparse.ArgumentParser()
         importlib.import_module("sglang.srt.server_args").ServerArgs.add_cli_args(parser)
@@ -32,6 +36,25 @@ def build_parser(engine: str) -> Any:
     except ModuleNotFoundError:  # where older releases have it
         module = importlib.import_module("vllm.entrypoints.openai.cli_args")
     return module.make_arg_parser(flexible)
+
+
+def lightllm_parser() -> Any:
+    """From the one file that has it, which needs the standard library alone. Importing the package would
+    load torch, and start CUDA on some hosts."""
+    package = importlib.util.find_spec("lightllm")  # finds a top-level package, and imports nothing
+    folders = list(package.submodule_search_locations or ()) if package else []
+    name = "lightllm.server.api_cli"
+    spec = importlib.util.spec_from_file_location(name, Path(folders[0], "server", "api_cli.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    if hasattr(module, "make_argument_parser"):
+        return module.make_argument_parser()
+    parser = argparse.ArgumentParser()
+    module.add_cli_args(parser)
+    return parser
 
 
 def type_name(kind: Any, depth: int = NESTED) -> str:
@@ -52,13 +75,14 @@ def describe(action: argparse.Action, deprecated: bool) -> dict[str, Any]:
     """One option; what says nothing is left out."""
     scalar = isinstance(action.default, (bool, int, float, str)) and action.default != argparse.SUPPRESS
     kind = type(action).__name__
+    makes_none = action.type not in (None, str)  # else a choice of None is only what the default is
     help_text = " ".join(str(action.help).split())
     deprecated = deprecated or "Deprecated" in kind or "deprecated" in help_text[:12].lower()
     entry = {
         "flags": list(action.option_strings),
         "type": type_name(action.type),
         "nargs": action.nargs,
-        "choices": [str(choice) for choice in action.choices or ()],
+        "choices": [str(choice) for choice in action.choices or () if choice is not None or makes_none],
         "default": action.default if scalar else None,
         "required": action.required,
         "repeats": kind in ("_AppendAction", "_ExtendAction"),

@@ -27,15 +27,21 @@ _STOP_S = 15.0
 class Recorder:
     """A proxy in front of `upstream` (a base URL) that records into `out`; a context manager.
 
+    With `held`, requests wait in here until `release`: a client may be started while its server still loads.
+
     It runs in one thread of its own while the context is open. Ask for `lost_evidence` after the end: a full
     disk does not stop the answers, but makes them worthless.
     """
 
-    def __init__(self, upstream: str, out: Path, *, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(
+        self, upstream: str, out: Path, *, host: str = "127.0.0.1", port: int = 0, held: bool = False
+    ) -> None:
         self._upstream = upstream.rstrip("/")
         self._out = out
         self._host = host
         self._port = port
+        self._held = held
+        self._open: Callable[[], object] | None = None  # safe from any thread
         self._bound: Future[int] = Future()
         self._journal: Journal | None = None
         self._stop: Callable[[], object] | None = None  # safe from any thread
@@ -80,6 +86,12 @@ class Recorder:
         """What is not on file although it should be, in words. Complete only after the end."""
         return self._journal.lost_evidence if self._journal else None
 
+    def release(self) -> None:
+        """Send on what was held. May be called again, and where nothing was held."""
+        if self._open is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended by itself, and said why
+                self._open()
+
     def close(self) -> None:
         """Stop taking requests, give those in flight two seconds, record the rest as aborted, release the
         port. May be called again."""
@@ -113,10 +125,19 @@ class Recorder:
         from harness.evidence.recorder.proxy import Proxy
 
         assert self._journal is not None
-        stopping = asyncio.Event()
-        loop = asyncio.get_running_loop()
+        stopping, gate = asyncio.Event(), asyncio.Event()
+        loop, journal = asyncio.get_running_loop(), self._journal
+
+        def open_gate() -> None:
+            if not gate.is_set():
+                journal.open()
+                gate.set()
+
+        if not self._held:
+            gate.set()
         self._stop = lambda: loop.call_soon_threadsafe(stopping.set)
-        proxy = Proxy(self._upstream, self._journal)
+        self._open = lambda: loop.call_soon_threadsafe(open_gate)
+        proxy = Proxy(self._upstream, journal, gate)
         self._bound.set_result(await proxy.start(self._host, self._port))
         await stopping.wait()
         await proxy.stop(_GRACE_S)

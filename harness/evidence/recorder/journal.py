@@ -47,6 +47,7 @@ class Journal:
         self._todo: deque[tuple[Callable[[Exchange], None], Exchange]] = deque()
         self._attempts: Counter[tuple[str, str]] = Counter()
         self._trouble: str | None = None
+        self._opened_s = 0.0
         self.counts = Counts()
 
     @property
@@ -67,6 +68,10 @@ class Journal:
         """Seconds since the recording began."""
         return time.monotonic() - self._born
 
+    def open(self) -> None:
+        """The server is there now: what was held until this moment begins with it."""
+        self._opened_s = self.now_s()
+
     def begin(self, method: str, path: str, request: Body, secrets: tuple[str, ...] = ()) -> Exchange:
         """A request has arrived whole. Cheap: what it asks for is read later, by `work`."""
         exchange = self._open(method, path, request, secrets)
@@ -82,6 +87,7 @@ class Journal:
     def finish(self, exchange: Exchange) -> None:
         """The request is over, however it ended. Cheap: its lines are written later, by `work`."""
         exchange.finished_s = self.now_s()
+        exchange.started_s = max(exchange.started_s, self._opened_s)
         self._todo.append((self._write, exchange))
 
     def work(self, steps: int) -> bool:

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from harness.evidence.digests import text_sha256
 from harness.evidence.recorder.answers import Answer, error_text, read_answers
-from harness.evidence.recorder.prompts import Ask, text_sha256
+from harness.evidence.recorder.prompts import Ask
 from harness.evidence.recorder.stream import has_text, merge_events, read_events
 
 RAW_LIMIT = 4 << 20  # bytes of one body that the raw file keeps

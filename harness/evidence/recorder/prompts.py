@@ -3,11 +3,12 @@
 Pure. A client may put several prompts into one request; every one of them is a prompt of its own here.
 """
 
-import hashlib
 import json
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
+
+from harness.evidence.digests import text_sha256
 
 
 class Dialect(Enum):
@@ -64,11 +65,6 @@ def dialect_of(path: str) -> Dialect | None:
 def prompt_sha256(prompt: Any) -> str:
     """Digest of a prompt: text, a list of token ids, or the messages of a chat."""
     return text_sha256(_text_of(prompt))
-
-
-def text_sha256(text: str) -> str:
-    """Digest of the UTF-8 of a text, lone surrogates and all."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def read_ask(dialect: Dialect, payload: Any) -> Ask:

@@ -20,9 +20,11 @@ _POLL_S = 0.01
 class Proxy:
     """One listening socket in front of one upstream. All of it runs in one event loop."""
 
-    def __init__(self, upstream: str, journal: Journal) -> None:
+    def __init__(self, upstream: str, journal: Journal, gate: asyncio.Event) -> None:
+        """Requests wait for the gate; until it is set, nothing is sent to the server."""
         self._upstream = urlsplit(upstream)
         self._journal = journal
+        self._gate = gate
         self._links: set[Link] = set()
         self._working = False
 
@@ -37,7 +39,7 @@ class Proxy:
     async def stop(self, grace_s: float) -> None:
         """Take no more connections, give the requests in flight `grace_s`, then abort and record them."""
         self._listener.close()
-        deadline = self._loop.time() + grace_s
+        deadline = self._loop.time() + (grace_s if self._gate.is_set() else 0)
         await asyncio.sleep(_POLL_S)  # for a connection that was accepted just now
         while any(link.busy for link in self._links) and self._loop.time() < deadline:
             await asyncio.sleep(_POLL_S)
@@ -61,6 +63,7 @@ class Proxy:
         return link.client
 
     async def _dial(self, side: asyncio.Protocol) -> None:
+        await self._gate.wait()
         secure = self._upstream.scheme == "https"
         port = self._upstream.port or (443 if secure else 80)
         await self._loop.create_connection(

@@ -1,0 +1,158 @@
+"""Judging legs of a functional check against one another. Pure.
+
+Identical ids are the rule. Ids that differ while the control leg (the same load, the feature not triggered)
+is identical are the feature's fault; where the control differs too, batch shape alone changes the numbers.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from harness.checks.exchange import Evidence, Exchange
+from harness.evidence.record import CheckResult, PairResult
+from harness.findings import Code, Finding, verdict_of
+from harness.scenario.model import Pair
+from harness.verdict import Verdict
+
+SHOWN = 8  # ids on each side of a difference
+
+
+def result(
+    findings: list[Finding], metrics: Mapping[str, float | int | str | None] | None = None
+) -> CheckResult:
+    """PASS where nothing was found."""
+    return CheckResult(
+        verdict=verdict_of(findings, Verdict.PASS), findings=findings, metrics=dict(metrics or {})
+    )
+
+
+def unpaired(pair: Pair) -> PairResult:
+    """What a functional check answers when a scenario wants to pair it: each lane is judged by itself."""
+    message = f"check `{pair.check}` is judged on each lane by itself; it cannot be paired"
+    finding = Finding(code=Code.NOT_EXERCISED, message=message, where=pair.name)
+    return PairResult(verdict=Verdict.INVALID, findings=[finding])
+
+
+def sound(exchanges: Iterable[Exchange], *, exact_count: bool = True) -> list[Finding]:
+    """Every request answered, its prompt as long as asked, and, with `exact_count`, its output too."""
+    found = []
+    for exchange in exchanges:
+        name = f"{exchange.leg} {exchange.case}"
+        if exchange.error is not None:
+            message = f"{name}: {exchange.error}"
+            found.append(Finding(code=Code.REQUEST_FAILED, message=message, where=exchange.where))
+            continue
+        if exchange.prompt_tokens != exchange.asked_tokens:
+            message = (
+                f"{name}: the server counted {exchange.prompt_tokens} prompt tokens, "
+                f"{exchange.asked_tokens} were sent: not the length that is tested"
+            )
+            found.append(Finding(code=Code.NOT_EXERCISED, message=message, where=exchange.where))
+        if exchange.finish_reason in ("abort", "error"):
+            message = f"{name}: finish reason {exchange.finish_reason}, reported with HTTP 200"
+            found.append(Finding(code=Code.BAD_ANSWER, message=message, where=exchange.where))
+        elif exact_count and exchange.completion_tokens != exchange.max_tokens:
+            message = (
+                f"{name}: {exchange.completion_tokens} tokens came back, {exchange.max_tokens} were asked for"
+            )
+            found.append(Finding(code=Code.OUTPUT_COUNT, message=message, where=exchange.where))
+        if len(exchange.ids) != exchange.completion_tokens:
+            message = f"{name}: {len(exchange.ids)} token ids for {exchange.completion_tokens} tokens"
+            found.append(Finding(code=Code.BAD_ANSWER, message=message, where=exchange.where))
+    return found
+
+
+def cold(evidence: Evidence, leg: str) -> list[Finding]:
+    """No request of this leg may have found anything in a cache."""
+    found = []
+    for case, exchange in _answered(evidence, leg).items():
+        hit = evidence.cached(exchange).total
+        if hit is None:
+            message = f"{leg} {case}: the server does not tell cached tokens, so that nothing can be proven"
+            found.append(Finding(code=Code.NOT_EXERCISED, message=message, where=exchange.where))
+        elif hit:
+            message = f"{leg} {case}: {hit} prompt tokens came from a cache: it was not cold"
+            found.append(Finding(code=Code.COLD_NOT_COLD, message=message, where=exchange.where))
+    return found
+
+
+def control_cold(evidence: Evidence, leg: str) -> list[Finding]:
+    """The negative control: where the cache was put aside, the proof must be absent."""
+    return [
+        Finding(
+            code=Code.CONTROL_FAILED,
+            message=f"{leg} {case}: {evidence.cached(exchange).total} prompt tokens came from the cache that "
+            "this request was to leave aside: a hit proves nothing here",
+            where=exchange.where,
+        )
+        for case, exchange in _answered(evidence, leg).items()
+        if evidence.cached(exchange).total
+    ]
+
+
+def asked(evidence: Evidence, names: Iterable[str], cases: Iterable[str]) -> list[Finding]:
+    """Every case of every leg was asked at all."""
+    wanted = list(cases)
+    return [
+        Finding(
+            code=Code.EVIDENCE_MISSING,
+            message=f"{leg} {case} was not asked, or its evidence is gone",
+            where=leg,
+        )
+        for leg in names
+        for case in wanted
+        if case not in evidence.leg(leg)
+    ]
+
+
+def hit(evidence: Evidence, leg: str, expected: Mapping[str, int]) -> list[Finding]:
+    """Every request of this leg must have found exactly what the engine's page arithmetic says."""
+    found = []
+    for case, exchange in _answered(evidence, leg).items():
+        got = evidence.cached(exchange).total
+        if got != expected[case]:
+            message = f"{leg} {case}: {got} prompt tokens came from the cache, {expected[case]} were expected"
+            found.append(Finding(code=Code.HIT_MISMATCH, message=message, where=exchange.where))
+    return found
+
+
+def same_output(evidence: Evidence, reference: str, leg: str, control: str | None) -> list[Finding]:
+    """The leg's ids must equal those of the reference leg, case by case. See the module's docstring."""
+    references, controls = _answered(evidence, reference), _answered(evidence, control) if control else {}
+    found = []
+    for case, exchange in _answered(evidence, leg).items():
+        base = references.get(case)
+        if base is None or base.ids == exchange.ids:
+            continue
+        what = f"{leg} {case} differs from {reference}: {difference(base, exchange)}"
+        other = controls.get(case)
+        if other is not None and other.ids == base.ids:
+            found.append(Finding(code=Code.OUTPUT_DIFFERS, message=what, where=exchange.where))
+            continue
+        why = "the control leg differs too" if other is not None else "there is no control leg to tell why"
+        found.append(Finding(code=Code.OUTPUT_UNSTABLE, message=f"{what}; {why}", where=exchange.where))
+    return found
+
+
+def difference(base: Exchange, other: Exchange) -> str:
+    """Where two outputs part, in words: position, ids, and how sure the server was of each side's token."""
+    at = next(
+        (index for index, (one, two) in enumerate(zip(base.ids, other.ids, strict=False)) if one != two),
+        min(len(base.ids), len(other.ids)),
+    )
+    text = f"first at token {at + 1} of {len(base.ids)}: "
+    text += f"{base.ids[at : at + SHOWN]} against {other.ids[at : at + SHOWN]}"
+    if at < len(base.logprobs) and at < len(other.logprobs):
+        one, two = base.logprobs[at], other.logprobs[at]
+        text += f" (log-probability {one:.4f} against {two:.4f}, margin {abs(one - two):.4f})"
+    return text
+
+
+def missing_evidence(error: Exception, folder: Path) -> CheckResult:
+    """The result where the check's evidence cannot be read."""
+    finding = Finding(code=Code.EVIDENCE_MISSING, message=str(error), where=str(folder))
+    return CheckResult(verdict=Verdict.INVALID, findings=[finding])
+
+
+def _answered(evidence: Evidence, leg: str) -> dict[str, Exchange]:
+    """Requests that failed are told once, by `sound`."""
+    return {case: exchange for case, exchange in evidence.leg(leg).items() if exchange.error is None}

@@ -1,0 +1,120 @@
+"""Prompts of exactly so many tokens, different in every run, so that cold is cold.
+
+A prompt begins with a nonce and goes on with plain sentences of varied words: predictable text hides damage
+to the KV cache, since the model would say the same without it.
+"""
+
+import random
+import uuid
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from harness.checks.base import CheckContext
+from harness.engines.client import Client
+from harness.errors import HarnessError
+
+_TEXT = """
+harbour ledger copper orchard signal winter carpenter violet tunnel barley compass engine market silver
+lantern river gravel teacher anchor meadow cotton bridge window pepper circle granite ferry captain maple
+quarry basket thunder mirror planet saddle timber velvet canyon beacon chapel walnut summit ribbon marble
+"""
+_WORDS = _TEXT.split()
+_NUMBERS = range(2, 98)
+_ROUGH = 2  # words asked for per token wanted: every tokenizer has longer words than that
+
+
+class PromptMaker:
+    """Called with n, a fresh prompt of exactly n tokens: ids, or text for a server `as_text`. `tokenize`
+    gives the token ids of a text without special tokens, `untokenize` the text of ids, where that exists.
+    `can_avoid_cache`: the server can be told to leave its cache aside.
+    """
+
+    def __init__(
+        self,
+        tokenize: Callable[[str], tuple[int, ...]],
+        untokenize: Callable[[tuple[int, ...]], str] | None = None,
+        *,
+        as_text: bool = False,
+        can_avoid_cache: bool = True,
+        seed: int | None = None,
+    ) -> None:
+        self.as_text = as_text
+        self.can_avoid_cache = can_avoid_cache
+        self._tokenize = tokenize
+        self._untokenize = untokenize
+        self._random = random.Random(seed)  # noqa: S311 - words, not secrets
+
+    def __call__(self, tokens: int) -> tuple[int, ...] | str:
+        return self.text(tokens) if self.as_text else self.ids(tokens)
+
+    def ids(self, tokens: int) -> tuple[int, ...]:
+        """Token ids; the first few are this prompt's own, so that it shares no page with another."""
+        made = self._tokenize(self._story(tokens))
+        if len(made) < tokens:
+            raise HarnessError(f"a text of {len(made)} tokens was made where {tokens} were wanted")
+        return made[:tokens]
+
+    def text(self, tokens: int) -> str:
+        """A text that has exactly so many tokens. Raises HarnessError where none is found: not every cut of
+        tokens is a text that is cut the same again."""
+        if self._untokenize is None:
+            raise HarnessError("this model's tokenizer cannot turn ids into text")
+        for _ in range(50):
+            text = self._untokenize(self.ids(tokens))
+            if len(self._tokenize(text)) == tokens:
+                return text
+        raise HarnessError(f"no text of exactly {tokens} tokens was found")
+
+    def _story(self, tokens: int) -> str:
+        sentences = [f"{uuid.UUID(int=self._random.getrandbits(128)).hex} is the number of this document."]
+        words = 0
+        while words < tokens * _ROUGH:
+            one, other, third = self._random.sample(_WORDS, 3)
+            count, price = self._random.choice(_NUMBERS), self._random.choice(_NUMBERS)
+            sentences.append(
+                f"The {one} keeper sold {count} {other} boxes for {price} coins near the old {third}, "
+                f"and counted {count} again."
+            )
+            words += 16
+        return " ".join(sentences)
+
+
+def maker_for(context: CheckContext) -> PromptMaker:
+    """With the tokenizer of the model's directory, else the server's own. A P/D master takes text alone, and
+    cannot leave its nodes' caches aside. Raises HarnessError where nobody tells token ids."""
+    master = bool(context.servers) and context.servers[-1].role == "master"
+    file = Path(context.model_path) / "tokenizer.json"
+    if file.is_file():
+        tokenizer = _from_file(file)
+        return PromptMaker(
+            lambda text: tuple(tokenizer.encode(text, add_special_tokens=False).ids),
+            lambda ids: str(tokenizer.decode(list(ids), skip_special_tokens=False)),
+            as_text=master,
+            can_avoid_cache=not master,
+        )
+
+    def ask(text: str) -> tuple[int, ...]:
+        with Client(context.base_url) as client:
+            ids = context.engine.tokenize(client, text)
+        if ids is None:
+            raise HarnessError(
+                f"no tokenizer: {file} is not there, and this server does not tell token ids",
+                cause="only model directories in the Hugging Face form carry one",
+                fix="copy the model's tokenizer.json into its directory",
+            )
+        return ids
+
+    ask("a")
+    return PromptMaker(ask)
+
+
+@lru_cache
+def _from_file(file: Path) -> Any:
+    from tokenizers import Tokenizer  # a third of a second that most commands should not pay
+
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises nothing narrower
+        raise HarnessError(f"the tokenizer {file} cannot be read: {error}") from error

@@ -1,0 +1,104 @@
+"""Lanes side by side, as far as GPUs go. Every lane runs in a thread of its own; this one only deals out."""
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+
+from harness.errors import Problem
+from harness.evidence.record import LaneRecord
+from harness.executors.lane import run_lane
+from harness.executors.plan import PlannedLane
+from harness.executors.workshop import Workshop
+from harness.host.gpus import GpuLease
+
+POLL_S = 0.2
+PATIENCE_S = 3.0  # after a halt, for lanes to notice by themselves
+TERM_S = 10.0  # then, for a server to end so that whoever waits for its answer waits no longer
+
+
+def run_lanes(lanes: Sequence[PlannedLane], shop: Workshop, finish: Callable[[LaneRecord], None]) -> None:
+    """Run all lanes, each as soon as its GPUs are free, in the given order; return when the last has ended.
+
+    Lanes without GPUs run one at a time beside the others: they share the processor. `finish` is called in
+    the lane's thread when it has ended. An interrupt, or a bug of ours in a lane, halts the others: all are
+    released before it is raised here.
+    """
+    waiting, running = list(lanes), dict[Future[None], PlannedLane]()
+    with ThreadPoolExecutor(max_workers=max(1, len(lanes)), thread_name_prefix="lane") as pool:
+        try:
+            deadline = time.monotonic() + shop.gpu_wait_s
+            while waiting or running:
+                for planned, lease in _startable(waiting, running, shop, deadline):
+                    waiting.remove(planned)
+                    running[pool.submit(_one, planned, shop, lease, finish)] = planned
+                done, _ = wait(running, timeout=POLL_S, return_when=FIRST_COMPLETED)
+                for future in done:
+                    del running[future]
+                    future.result()
+                    deadline = time.monotonic() + shop.gpu_wait_s  # GPUs came back: patience begins anew
+        except BaseException as error:
+            shop.halt.call(str(error) or type(error).__name__)
+            _unwind(running, shop)
+            raise
+
+
+def _startable(
+    waiting: Sequence[PlannedLane],
+    running: dict[Future[None], PlannedLane],
+    shop: Workshop,
+    deadline: float,
+) -> list[tuple[PlannedLane, GpuLease | Problem | None]]:
+    """The lanes that can start now, with the GPUs they got; or with the reason why they never will."""
+    started: list[tuple[PlannedLane, GpuLease | Problem | None]] = []
+    processor_free = all(planned.gpus for planned in running.values())
+    for planned in waiting:
+        if planned.skip:
+            started.append((planned, None))
+        elif not planned.gpus:
+            if processor_free:
+                started.append((planned, None))
+                processor_free = False
+        elif (
+            lease := shop.gpus.try_lease(planned.gpus, suitable=planned.suits, link=planned.link)
+        ) is not None:
+            started.append((planned, lease))
+        elif not any(other.gpus for other in running.values()) and not any(lease for _, lease in started):
+            # nobody in this run will give any back: somebody else has them, or they are broken
+            hopeless = not shop.gpus.peek(planned.gpus, suitable=planned.suits, link=planned.link)
+            if hopeless or time.monotonic() > deadline:
+                started.append((planned, _last_try(planned, shop)))
+    return started
+
+
+def _last_try(planned: PlannedLane, shop: Workshop) -> GpuLease | Problem:
+    """The GPUs after all, or the error that names what is wrong with each of them."""
+    try:
+        return shop.gpus.lease(
+            planned.gpus, deadline_s=0, stop=shop.halt.check, suitable=planned.suits, link=planned.link
+        )
+    except Problem as error:
+        return error
+
+
+def _one(
+    planned: PlannedLane,
+    shop: Workshop,
+    lease: GpuLease | Problem | None,
+    finish: Callable[[LaneRecord], None],
+) -> None:
+    with ExitStack() as stack:
+        if isinstance(lease, GpuLease):
+            stack.enter_context(lease)
+        finish(run_lane(planned, shop, lease))
+
+
+def _unwind(running: dict[Future[None], PlannedLane], shop: Workshop) -> None:
+    """Wait for every lane's release. One that waits for its server's answer is freed by ending the server."""
+    for number, patience in ((signal.SIGTERM, PATIENCE_S), (signal.SIGKILL, TERM_S)):
+        wait(running, timeout=patience)
+        for future, planned in running.items():
+            if not future.done():
+                shop.hurry(planned.lane.name, number)
+    wait(running)

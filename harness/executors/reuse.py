@@ -1,0 +1,112 @@
+"""`--baseline RUN`: a baseline lane that an earlier run measured already, taken over instead of run again.
+
+Taken over only if nothing speaks against it: the same engine, version, weights, flags, environment and
+hardware as planned now, the same check parameters, a sound verdict, and every artefact as it was written.
+What only a running server can tell (its resolved configuration) is compared after the candidate has run, by
+the pair's own parity; a baseline that fails there is run again.
+"""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.deploy.identity import lane_fingerprint
+from harness.engines.base import Engine, Launch
+from harness.errors import HarnessError
+from harness.evidence.digests import check_digests
+from harness.evidence.fingerprint import Fingerprint, diff, read_fingerprint
+from harness.evidence.record import LaneRecord, RunRecord, ServerRecord
+from harness.evidence.run_dir import RunDir
+from harness.findings import Code, Finding
+from harness.host.redact import redact_env
+from harness.scenario.model import Lane, Scenario
+from harness.verdict import Verdict
+
+# Known only of a server that runs, or of an evaluation that has been made.
+LATER = ("*config.*", "check.*")
+SOUND = (Verdict.PASS, Verdict.REPORTED)
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierRun:
+    """The run that `--baseline` names. Raises ConfigError when it cannot be read."""
+
+    run: RunDir
+    record: RunRecord
+
+    @classmethod
+    def open(cls, path: Path) -> "EarlierRun":
+        run = RunDir.open(path)
+        return cls(run, run.read())
+
+    def take_over(self, lane: str, folder: Path) -> LaneRecord:
+        """Copy a lane's evidence into this run, so that the run can be judged by itself for ever."""
+        shutil.copytree(self.run.lane(lane), folder, symlinks=True)
+        message = f"taken over from {self.run.run_id}, whose lane of this name ran under equal conditions"
+        finding = Finding(code=Code.BASELINE_REUSED, message=message, where=str(self.run.path))
+        record = self.record.lanes[lane].model_copy(deep=True)
+        record.findings.append(finding)
+        return record
+
+
+def baselines_of(scenario: Scenario) -> set[str]:
+    """Lanes that are baselines, and nobody's candidate."""
+    pairs = scenario.pairs.values()
+    return {pair.baseline for pair in pairs} - {pair.candidate for pair in pairs}
+
+
+def objections(past: EarlierRun, lane: Lane, launches: Sequence[tuple[Engine, Launch]]) -> list[str]:
+    """Why the earlier run's lane of this name cannot stand for the planned one; empty when it can."""
+    earlier = past.record.lanes.get(lane.name)
+    if earlier is None:
+        return [f"{past.run.run_id} has no lane `{lane.name}`"]
+    found = []
+    if earlier.status != "done" or earlier.verdict not in SOUND:
+        found.append(f"there it ended as {earlier.verdict} ({earlier.status})")
+    if earlier.check_params != {name: dict(given) for name, given in lane.checks.items()}:
+        found.append("its checks had other parameters")
+    folder = past.run.lane(lane.name)
+    found += check_digests(folder)
+    try:
+        before = read_fingerprint(folder)
+    except HarnessError as error:
+        return [*found, error.what]
+    now = _planned_fingerprint(lane, launches)
+    found += (
+        f"{item.key} was {item.baseline!r} and is {item.candidate!r}" for item in diff(before, now, LATER)
+    )
+    return found
+
+
+def _planned_fingerprint(lane: Lane, launches: Sequence[tuple[Engine, Launch]]) -> Fingerprint:
+    """As far as it is known before anything runs."""
+    records = [
+        ServerRecord(
+            role=launch.role,
+            engine=engine.name,
+            version=engine.version(launch),
+            argv=[],
+            env=redact_env(engine.environment(launch)),
+        )
+        for engine, launch in launches
+    ]
+    return lane_fingerprint(lane, [launch for _, launch in launches], records)
+
+
+def late_objections(run: RunDir, scenario: Scenario, lane: str) -> list[str]:
+    """What only the candidates of this run could tell: settings that differ between a baseline that was taken
+    over and a candidate, and that the pair does not name. A candidate without fingerprint says nothing."""
+    found: list[str] = []
+    for pair in scenario.pairs.values():
+        if pair.baseline != lane:
+            continue
+        try:
+            sides = [read_fingerprint(run.lane(name)) for name in (pair.baseline, pair.candidate)]
+        except HarnessError:
+            continue
+        found += (
+            f"{item.key} was {item.baseline!r} then, and is {item.candidate!r} on `{pair.candidate}`"
+            for item in diff(sides[0], sides[1], pair.may_differ)
+        )
+    return found

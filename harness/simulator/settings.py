@@ -1,0 +1,90 @@
+"""What the simulator is told beside its command line: a JSON file named by `HARNESS_SIMULATOR`.
+
+Faults and the model's ability are planted here and not by flags, which the real server would refuse.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, FilePath, ValidationError, field_validator, model_validator
+
+from harness.simulator.faults import FAULTS, RUNNING
+
+VARIABLE = "HARNESS_SIMULATOR"
+Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+
+
+class BadSettings(Exception):
+    """The file of `HARNESS_SIMULATOR` is missing or wrong; the text says where."""
+
+
+class Fault(BaseModel):
+    """One planted fault: its name in `FAULTS`, and where it strikes.
+
+    `when`: only if these resolved start arguments have these values. `to`: a replacement, where the fault has
+    one. `factor`: how much worse, where it has a degree. Of the faults in `RUNNING`, `share` is the share of
+    the prompts, and `after_requests` the number of prompts that are still served well.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    fault: str
+    when: Mapping[str, Any] = Field(default_factory=dict)
+    share: Share = 1.0
+    after_requests: Annotated[int, Field(ge=0)] = 0
+    to: str = ""
+    factor: Annotated[float, Field(gt=0)] | None = None
+
+    @field_validator("fault")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in FAULTS:
+            raise ValueError(f"there is no fault '{name}'; there are {', '.join(FAULTS)}")
+        return name
+
+    @model_validator(mode="after")
+    def _aimed(self) -> Self:
+        if self.fault not in RUNNING and (self.share != 1 or self.after_requests):
+            raise ValueError(f"'{self.fault}' is there or not: it takes no share and no after_requests")
+        return self
+
+
+class Settings(BaseModel):
+    """All of it. Without a file: a model without an answer key, in real time, without faults.
+
+    `accuracy` is the share of right answers, for all KV types or by `--llm_kv_type`; `discordance` the share
+    of questions on which the KV types differ. `capacity` is the KV pool in tokens when the command line
+    leaves it to be profiled. `speed`: wall seconds per simulated second, 0 for as fast as possible.
+    `parent_poll_seconds`: how often the router looks whether its launcher still lives.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    answer_key: FilePath | None = None
+    accuracy: Share | dict[str, Share] = 0.6
+    discordance: Share = 0.0
+    seed: int = 0
+    capacity: Annotated[int, Field(ge=64)] = 1_403_772
+    load_seconds: Annotated[float, Field(ge=0)] = 1.0
+    speed: Annotated[float, Field(ge=0)] = 1.0
+    parent_poll_seconds: Annotated[float, Field(gt=0)] = 10.0
+    faults: tuple[Fault, ...] = ()
+
+    @property
+    def accuracies(self) -> Mapping[str, float]:
+        """By KV type; the first is the one that the discordance is measured against."""
+        return self.accuracy if isinstance(self.accuracy, Mapping) else {"None": self.accuracy}
+
+
+def load() -> Settings:
+    """From the environment. Raises BadSettings."""
+    name = os.environ.get(VARIABLE)
+    if not name:
+        return Settings()
+    try:
+        return Settings.model_validate(json.loads(Path(name).read_text(encoding="utf-8")))
+    except (OSError, ValueError, ValidationError) as error:
+        raise BadSettings(f"{VARIABLE}={name}: {error}") from error

@@ -1,0 +1,55 @@
+"""A server that was not ready in time is told with what its log shows of the cause."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.codes import Code
+from harness.deploy.readiness import Deadline, _check
+from harness.deploy.server import RunningServer
+from harness.engines import ENGINES
+from harness.engines.base import Launch
+from harness.errors import TargetError
+
+
+class _Alive:
+    """A process of which nothing is asked."""
+
+
+def _server(tmp_path: Path, log: str) -> RunningServer:
+    (tmp_path / "server.log").write_text(log, encoding="utf-8")
+    launch = Launch(
+        lane="a",
+        role="normal",
+        model_path="/m",
+        served_name="m",
+        flags={},
+        env={},
+        ports={"http": 1},
+        folder=tmp_path,
+    )
+    process: Any = _Alive()
+    return RunningServer("normal", ENGINES["vllm"], launch, process, tmp_path / "server.log")
+
+
+def _timed_out(tmp_path: Path, log: str) -> TargetError:
+    with pytest.raises(TargetError) as caught:
+        _check(Deadline(quiet_s=-1, cap_s=100), _server(tmp_path, log))
+    assert caught.value.code is Code.START_TIMEOUT
+    return caught.value
+
+
+def test_a_traceback_that_never_ended_is_the_likely_cause(tmp_path: Path) -> None:
+    log = """\
+(EngineCore pid=7) INFO 11-30 10:00:00 [core.py:1] Initializing a V1 LLM engine
+(EngineCore pid=7) ERROR 11-30 10:00:01 [core.py:2] Traceback (most recent call last):
+(EngineCore pid=7) ERROR 11-30 10:00:01 [core.py:2]   File "/x/core.py", line 1, in run
+"""
+    error = _timed_out(tmp_path, log)
+    assert "line 2" in error.cause
+    assert "hangs" not in error.cause
+
+
+def test_a_log_that_shows_nothing_leaves_both_possible(tmp_path: Path) -> None:
+    assert _timed_out(tmp_path, "").cause == "it hangs, or it loads more slowly than the scenario allows"
