@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from harness.engines.base import Engine
 from harness.evidence.fingerprint import Fingerprint
 from harness.evidence.record import CheckResult, PairResult
-from harness.scenario.model import FlagValue, Pair, Scalar
+from harness.scenario.model import FlagValue, Frozen, Pair, Scalar
 
 
 class Command(Protocol):
@@ -74,6 +74,30 @@ class CheckContext:
     servers: tuple[ServerView, ...] = ()
     model_path: str = ""
     pulse: Callable[[], None] = lambda: None
+
+
+class WithReference(Frozen):
+    """Parameters of a check that is judged against what another lane's check collected. That lane runs
+    first."""
+
+    reference: str | None = Field(
+        None, description="`lane` or `lane/check` of this scenario whose answers are the reference"
+    )
+
+
+def reference_of(params: BaseModel, name: str) -> tuple[str, str] | None:
+    """Lane and check that the parameters of check `name` refer to, if they do."""
+    text = getattr(params, "reference", None)
+    if not text:
+        return None
+    lane, _, check = str(text).partition("/")
+    return lane, check or name
+
+
+def reference_folder(params: BaseModel, folder: Path) -> Path | None:
+    """The evidence of the check that `params` refer to; `folder` is the referring check's own."""
+    found = reference_of(params, folder.name)
+    return folder.parents[1] / found[0] / found[1] if found else None
 
 
 class Check(Protocol):

@@ -53,7 +53,10 @@ def _startable(
     """The lanes that can start now, with the GPUs they got; or with the reason why they never will."""
     started: list[tuple[PlannedLane, GpuLease | Problem | None]] = []
     processor_free = all(planned.gpus for planned in running.values())
+    unfinished = {planned.lane.name for planned in (*waiting, *running.values())}
     for planned in waiting:
+        if planned.needs & unfinished:
+            continue
         if planned.skip:
             started.append((planned, None))
         elif not planned.gpus:

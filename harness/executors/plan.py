@@ -3,7 +3,7 @@ leased or launched.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from harness import models
 from harness.checks import CHECKS
-from harness.checks.base import Check
+from harness.checks.base import Check, reference_of
 from harness.engines import ENGINES
 from harness.engines.base import Engine, Launch
 from harness.errors import ConfigError
@@ -67,6 +67,12 @@ class PlannedLane:
         """How close the GPUs of the lane must be."""
         return requirements.link(self.lane.requires)
 
+    @property
+    def needs(self) -> frozenset[str]:
+        """Lanes that must have ended before this one starts: its checks refer to theirs."""
+        found = (reference_of(check.params, check.name) for check in self.checks)
+        return frozenset(reference[0] for reference in found if reference) - {self.lane.name}
+
     def suits(self, gpu: Gpu) -> bool:
         """Whether the lane may run on this GPU."""
         return requirements.matches(self.lane.requires, gpu)
@@ -101,11 +107,40 @@ def make_plan(scenario: Scenario, ports: PortBook, gpus: GpuBook, earlier: Earli
         found += ((lane.name, problem) for problem in requirements.problems(lane.requires))
         if not planned.skip:
             found += ((lane.name, problem) for problem in _lane_problems(planned))
+    found += _reference_problems(lanes)
     schedule = _schedule(scenario, lanes, gpus)
     if schedule is not None:
         place = {name: index for index, name in enumerate(schedule.order)}
         lanes.sort(key=lambda planned: place.get(planned.lane.name, len(place)))
     return Plan(scenario=scenario, lanes=tuple(lanes), problems=by_lane(found), schedule=schedule)
+
+
+def _reference_problems(lanes: Sequence[PlannedLane]) -> Iterator[tuple[str, str]]:
+    """References to checks that are not there, or that go round in a circle."""
+    by_name = {planned.lane.name: planned for planned in lanes}
+    for planned in lanes:
+        for check in planned.checks:
+            reference = reference_of(check.params, check.name)
+            if reference is None:
+                continue
+            lane, name = reference
+            there = {other.name for other in by_name[lane].checks} if lane in by_name else set()
+            if name not in there:
+                text = f"check `{check.name}`: reference: there is no check `{name}` in a lane `{lane}`"
+                yield planned.lane.name, text
+        if planned.lane.name in _all_needs(planned, by_name):
+            yield planned.lane.name, "its checks' references lead back to itself"
+
+
+def _all_needs(planned: PlannedLane, by_name: Mapping[str, PlannedLane]) -> set[str]:
+    found: set[str] = set()
+    todo = list(planned.needs)
+    while todo:
+        name = todo.pop()
+        if name in by_name and name not in found:
+            found.add(name)
+            todo += by_name[name].needs
+    return found
 
 
 def _schedule(scenario: Scenario, lanes: Sequence[PlannedLane], gpus: GpuBook) -> Schedule | None:
@@ -122,6 +157,7 @@ def _schedule(scenario: Scenario, lanes: Sequence[PlannedLane], gpus: GpuBook) -
             gpus=planned.gpus,
             minutes=planned.lane.minutes,
             before=frozenset(baselines.get(planned.lane.name, ())),
+            needs=planned.needs,
         )
         for planned in wanting
     ]

@@ -85,6 +85,8 @@ class Launcher:
 
     def end(self) -> None:
         """Kill the router and remove what is outside the process, but for what faults leave there."""
+        for number in STOPPING:
+            signal.signal(number, signal.SIG_IGN)
         if self._router is not None:
             self._router.kill()
             self._router.wait()

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-HYBRID_TYPES = ("glm5_next", "qwen3_next", "qwen3_5")
-HYBRID_KEYS = ("linear_num_value_heads", "linear_attn_config", "full_attention_interval")
+HYBRID_TYPES = ("glm5_next", "qwen3_next", "qwen3_5")  # how `model_type` begins
 SAMPLING_KEYS = (
     "do_sample",
     "repetition_penalty",
@@ -35,7 +34,7 @@ class Model:
     def of(cls, folder: Path) -> "Model":
         """Raises OSError where there is no config.json, ValueError where it is not one."""
         config = _object(folder / "config.json")
-        text = {**config, **config.get("text_config", {})}
+        text = {**config, **(config.get("text_config") or {})}
         generation = folder / "generation_config.json"
         own = _object(generation) if generation.is_file() else {}
         kind = str(text.get("model_type", ""))
@@ -43,9 +42,7 @@ class Model:
             max_length=int(text.get("max_position_embeddings") or text.get("max_sequence_length") or 16384),
             data_type=str(text.get("dtype") or text.get("torch_dtype") or "bfloat16"),
             eos_ids=_ids(own.get("eos_token_id", text.get("eos_token_id"))),
-            hybrid=kind.startswith(HYBRID_TYPES)
-            or any(text.get(key) for key in HYBRID_KEYS)
-            or "linear_attention" in (text.get("layer_types") or ()),
+            hybrid=kind.startswith(HYBRID_TYPES),
             sparse=bool(text.get("index_topk")) or kind.startswith(("deepseek_v32", "glm5")),
             sampling={key: own[key] for key in SAMPLING_KEYS if own.get(key) is not None},
         )

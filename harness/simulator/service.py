@@ -140,6 +140,8 @@ class Service:
             ids = self.tokenizer.encode(prompt, sampling.add_special_tokens)
         else:
             ids = tuple(prompt)
+            if any(not isinstance(one, int) for one in ids):
+                raise TypeError("prompt token ids must be integers")
             if any(not 0 <= one < self.tokenizer.vocab_size for one in ids):
                 raise ValueError(f"a prompt token id is outside 0..{self.tokenizer.vocab_size - 1}")
         if not ids:

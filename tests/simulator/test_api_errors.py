@@ -18,6 +18,7 @@ ERRORS: list[tuple[str, Any, int, str]] = [
     ("/generate", {"inputs": "a", "parameters": {"stop_sequences": ["x"] * 11}}, 400, "BadRequestError"),
     ("/generate", {"inputs": "a", "parameters": {"stop_sequences": ["x" * 256]}}, 400, "BadRequestError"),
     ("/generate", b"{", 400, "BadRequestError"),
+    ("/generate", {"inputs": [1.5], "parameters": {}}, 417, "InternalServerError"),
     ("/generate", {"inputs": "a"}, 417, "InternalServerError"),
     ("/generate", {"parameters": {}}, 417, "InternalServerError"),
     ("/generate", [1], 417, "InternalServerError"),

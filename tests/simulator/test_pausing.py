@@ -107,11 +107,13 @@ def test_recovery_is_tried_every_hundred_passes_and_nothing_new_starts_before() 
     assert max(status[2] for status in engine.heard.statuses) > 0
 
 
-def test_two_that_just_fill_the_pool_do_not_pause_each_other_for_ever() -> None:
-    limits = Limits(max_total_token_num=908, max_req_total_len=908, mtp_step=1, router_token_ratio=1.0)
-    engine = Engine(limits)
-    engine.expect_outputs_of(1)
-    answers = engine.together([prompt(362, "a"), prompt(244, "b")], 264)
+def test_two_that_just_fill_the_pool_do_not_pause_each_other_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Prefilled they leave 3 tokens, each next step needs 4, and paused both fit again at once."""
+    engine = Engine(Limits(max_total_token_num=908, max_req_total_len=908, mtp_step=1))
+    monkeypatch.setattr(engine.scheduler._admission, "fits", lambda *_: True)
+    answers = engine.together([prompt(504, "a"), prompt(401, "b")], 264)
     assert engine.heard.of("paused")
     assert [answer.done.generated for answer in answers] == [264, 264]
 
