@@ -18,6 +18,7 @@ class Code(StrEnum):
     NOT_OUR_PORT = "NOT_OUR_PORT"
     WARMUP_FAILED = "WARMUP_FAILED"
     CONFIG_REWRITTEN = "CONFIG_REWRITTEN"
+    FLAG_RESOLVED = "FLAG_RESOLVED"
     STALLED = "STALLED"
     BAD_ANSWER = "BAD_ANSWER"
     # release
@@ -48,6 +49,7 @@ class Code(StrEnum):
     REQUEST_RETRIED = "REQUEST_RETRIED"
     REQUEST_COUNT = "REQUEST_COUNT"
     TRUNCATED = "TRUNCATED"
+    CUT_SHORT = "CUT_SHORT"
     NO_FINAL_ANSWER = "NO_FINAL_ANSWER"
     DEGENERATE = "DEGENERATE"
     STOP_RATE = "STOP_RATE"
@@ -101,6 +103,7 @@ EFFECT: dict[Code, Verdict | None] = {
     Code.NOT_OUR_PORT: Verdict.INFRA,
     Code.WARMUP_FAILED: Verdict.FAIL,
     Code.CONFIG_REWRITTEN: Verdict.INVALID,
+    Code.FLAG_RESOLVED: None,
     Code.STALLED: Verdict.FAIL,
     Code.BAD_ANSWER: Verdict.FAIL,
     Code.RELEASE_PROCESS: Verdict.INFRA,
@@ -128,6 +131,7 @@ EFFECT: dict[Code, Verdict | None] = {
     Code.REQUEST_RETRIED: Verdict.INVALID,
     Code.REQUEST_COUNT: Verdict.INVALID,
     Code.TRUNCATED: None,
+    Code.CUT_SHORT: Verdict.INVALID,
     Code.NO_FINAL_ANSWER: None,
     Code.DEGENERATE: None,
     Code.STOP_RATE: Verdict.FAIL,

@@ -11,17 +11,13 @@ from typing import Any
 
 from harness.engines import ENGINES
 from harness.engines.base import LogGrammar
-from harness.engines.lightllm_log import GRAMMAR as LIGHTLLM
 from harness.engines.log_rules import PORT_IN_USE
 from harness.errors import ConfigError
 from harness.host.logs import LogLine, lines
 from harness.logscan import FatalLine, LogScanner, Phase
 from harness.report.text import safe, seconds, table
 
-# LightLLM's logs can be read, though it cannot be launched here yet.
-GRAMMARS: dict[str, LogGrammar] = dict(
-    sorted({"lightllm": LIGHTLLM, **{name: engine.grammar for name, engine in ENGINES.items()}}.items())
-)
+GRAMMARS: dict[str, LogGrammar] = {name: engine.grammar for name, engine in sorted(ENGINES.items())}
 
 HEAD = 5000  # lines that the engine is recognised by
 LEAP_YEAR = 2000  # stands in for a year that the log does not tell, so that 29 February exists

@@ -8,8 +8,8 @@ Starts nothing on the GPUs. Exit code 1 when something is not as it should be.
 
 import sys
 
-from harness.host.gpus import GpuBook, busy_reason, visible
-from harness.host.nvml import NvmlSource
+from harness.host.gpu import GpuBook, busy_reason, visible
+from harness.host.gpu.nvml import NvmlSource
 
 
 def main() -> int:

@@ -41,7 +41,7 @@ HOMES = {
     "rich": {"report"},
     "httpx": {"engines/client.py"},
     "psutil": {"host"},
-    "pynvml": {"host/nvml.py"},
+    "pynvml": {"host/gpu/nvml.py"},
     "tokenizers": {"checks/prompts.py", "simulator/tokenizer.py"},
     "yaml": {"scenario"},
     "xllamacpp": {"engines/llama_server.py"},

@@ -18,7 +18,11 @@ BROKEN_FINISHES: Final = frozenset({"error", "abort"})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """One prompt of one HTTP request. Digests are sha256 over UTF-8; None where there was nothing."""
+    """One prompt of one HTTP request. Digests are sha256 over UTF-8; None where there was nothing.
+
+    `batch_tokens` is what the server says of the whole HTTP request, on its first prompt: the sum over the
+    batch, or the first answer alone, by engine.
+    """
 
     prompt_sha256: str | None
     status: int | None
@@ -29,6 +33,9 @@ class Request:
     text_sha256: str | None
     text_empty: bool | None
     attempt: int
+    http_id: int | None = None
+    max_tokens: int | None = None
+    batch_tokens: int | None = None
     where: str  # file:line
 
     @property
@@ -77,6 +84,7 @@ def check_requests(requests: Iterable[Request], documents: Iterable[AskedDocumen
         if document is None:
             message = "a prompt was sent that belongs to no document of the samples"
             yield Finding(code=Code.REQUEST_COUNT, message=message, where=where)
+    yield from _cut_short(requests)
     yield from _answers(requests, documents)
 
 
@@ -138,6 +146,33 @@ def _one(request: Request, where: str) -> Iterator[Finding]:
         yield Finding(code=Code.REQUEST_RETRIED, message=message, where=where)
 
 
+def _cut_short(requests: Iterable[Request]) -> Iterator[Finding]:
+    """Answers that end with `length` before the length that was asked for: the server lowered the limit
+    without a word. A batch tells its tokens only together; then what is certain is told."""
+    batches: defaultdict[object, list[Request]] = defaultdict(list)
+    for request in requests:
+        batches[request.where if request.http_id is None else request.http_id].append(request)
+    for batch in batches.values():
+        limit = batch[0].max_tokens
+        cut = [request for request in batch if request.finish_reason == "length" and not request.failed]
+        if limit is None or not cut:
+            continue
+        alone = [request for request in cut if request.completion_tokens is not None]
+        short = [request for request in alone if (request.completion_tokens or 0) < limit]
+        total = batch[0].batch_tokens
+        if not alone and total is not None:
+            is_sum = total > limit
+            if (is_sum and total < limit * len(cut)) or (total < limit and batch[0] in cut):
+                short = cut[:1]
+        for request in short:
+            got = f"{request.completion_tokens} token(s)" if alone else f"{total} token(s) in its whole batch"
+            message = (
+                f"the answer ended at the output limit after {got}, and {limit} were asked for: "
+                "the server lowered the limit without a word"
+            )
+            yield Finding(code=Code.CUT_SHORT, message=message, where=request.where)
+
+
 def _answers(requests: list[Request], documents: list[AskedDocument]) -> Iterator[Finding]:
     """The evaluator's text is one that the server sent for this very prompt, and not nothing."""
     sent: defaultdict[str, list[Request]] = defaultdict(list)
@@ -158,6 +193,7 @@ def _answers(requests: list[Request], documents: list[AskedDocument]) -> Iterato
 def _request(raw: Any, where: str) -> Request:
     if not isinstance(raw, dict):
         raise TypeError("not a JSON object")
+    usage = raw.get("usage")
     return Request(
         prompt_sha256=_field(raw, "prompt_sha256", str),
         status=_field(raw, "status", int),
@@ -168,8 +204,16 @@ def _request(raw: Any, where: str) -> Request:
         text_sha256=_field(raw, "text_sha256", str),
         text_empty=_field(raw, "text_empty", bool),
         attempt=_field(raw, "attempt", int) or 1,
+        http_id=_whole(raw.get("http_id")),
+        max_tokens=_whole(raw.get("max_tokens")),
+        batch_tokens=_whole(usage.get("completion_tokens")) if isinstance(usage, dict) else None,
         where=where,
     )
+
+
+def _whole(value: Any) -> int | None:
+    """A number that an older recorder did not write, or a server did not tell."""
+    return value if type(value) is int else None
 
 
 def _field(raw: Mapping[str, Any], key: str, kind: type) -> Any:

@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from harness.checks.base import CheckContext, ServerView
-from harness.checks.exchange import EXCHANGES, FACTS, MARKS, Exchange, Facts, Line, Mark
-from harness.engines.base import GenerateRequest, Generation
+from harness.checks.exchange import EXCHANGES, FACTS, MARKS, SKIPPED, Exchange, Facts, Line, Mark
+from harness.engines.base import GenerateRequest, Generation, LogFacts
 from harness.engines.client import Client
 from harness.errors import HarnessError, TargetError
 from harness.evidence.files import write_atomic
@@ -76,6 +76,17 @@ class Asker:
     def note(self, **values: Scalar | None) -> None:
         """Put on file what the check computed before it asked: the judge must not compute it anew."""
         self._notes.update(values)
+
+    def skip(self, reason: str) -> None:
+        """Put on file that this check cannot be made of this server: its result is SKIPPED, for this reason
+        (a sentence). Nothing should be asked then."""
+        self.note(**{SKIPPED: reason})
+
+    def told(self) -> LogFacts:
+        """What the entry server's log says since the check began."""
+        log = self._logs[self._context.servers[-1].role]
+        log.read()
+        return log.facts()
 
     def mark(self, label: str) -> Mark:
         """Remember this moment."""
@@ -182,7 +193,7 @@ class _Log:
         self._lines += new
         return self._last
 
-    def facts(self) -> Any:
+    def facts(self) -> LogFacts:
         return self._engine.log_facts(line for line in self._lines if line[0] > self._first)
 
 
@@ -198,4 +209,5 @@ def _answer(got: Generation) -> dict[str, Any]:
         "completion_tokens": got.completion_tokens,
         "cached": got.cached,
         "accept": got.accept,
+        "pauses": got.pauses,
     }

@@ -52,6 +52,7 @@ class ServerView:
     log: Path
     config: Mapping[str, Scalar | None]
     flags: Mapping[str, FlagValue]
+    version: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,6 +19,7 @@ from harness.findings import Code
 from harness.scenario.model import Scalar
 
 EXCHANGES, MARKS, FACTS = "exchanges.jsonl", "marks.jsonl", "facts.json"
+SKIPPED = "skipped"  # name of the note that says why the check cannot be made of this server
 
 
 class Line(BaseModel):
@@ -54,6 +55,7 @@ class Exchange(Line):
     completion_tokens: int = 0
     cached: CachedTokens = CachedTokens()
     accept: AcceptCounters | None = None
+    pauses: int | None = None
 
     @property
     def where(self) -> str:

@@ -6,7 +6,7 @@ to the KV cache, since the model would say the same without it.
 
 import random
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,17 @@ class PromptMaker:
                 return text
         raise HarnessError(f"no text of exactly {tokens} tokens was found")
 
+    def again(self, prompt: Sequence[int] | str) -> tuple[int, ...] | str:
+        """A prompt that another server was asked, in the form that this one takes. Raises HarnessError where
+        the ids are no text that is cut into them again."""
+        if isinstance(prompt, str) or not self.as_text:
+            return prompt if isinstance(prompt, str) else tuple(prompt)
+        text = self._untokenize(tuple(prompt)) if self._untokenize else ""
+        if self._tokenize(text) != tuple(prompt):
+            what = f"a prompt of {len(prompt)} token ids is no text, and this server takes text alone"
+            raise HarnessError(what, fix="ask the reference anew: not every cut of tokens can be said")
+        return text
+
     def _story(self, tokens: int) -> str:
         sentences = [f"{uuid.UUID(int=self._random.getrandbits(128)).hex} is the number of this document."]
         words = 0
@@ -83,8 +94,10 @@ class PromptMaker:
 
 def maker_for(context: CheckContext) -> PromptMaker:
     """With the tokenizer of the model's directory, else the server's own. A P/D master takes text alone, and
-    cannot leave its nodes' caches aside. Raises HarnessError where nobody tells token ids."""
-    master = bool(context.servers) and context.servers[-1].role == "master"
+    neither it nor a router (SGLang's drops the request's salt) can leave the nodes' caches aside. Raises
+    HarnessError where nobody tells token ids."""
+    role = context.servers[-1].role if context.servers else ""
+    master = role == "master"
     file = Path(context.model_path) / "tokenizer.json"
     if file.is_file():
         tokenizer = _from_file(file)
@@ -92,7 +105,7 @@ def maker_for(context: CheckContext) -> PromptMaker:
             lambda text: tuple(tokenizer.encode(text, add_special_tokens=False).ids),
             lambda ids: str(tokenizer.decode(list(ids), skip_special_tokens=False)),
             as_text=master,
-            can_avoid_cache=not master,
+            can_avoid_cache=role not in ("master", "router"),
         )
 
     def ask(text: str) -> tuple[int, ...]:

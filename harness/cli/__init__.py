@@ -3,6 +3,14 @@
 Commands import what they need when they run, so that `harness --help` and completion stay quick.
 """
 
-from harness.cli.app import main
+import sys
 
-__all__ = ["main"]
+
+def main() -> None:
+    """Entry point of the program. Importing it takes a moment in which an interrupt is no error either."""
+    try:
+        from harness.cli.app import main as run
+    except KeyboardInterrupt:
+        sys.stderr.write("harness: interrupted; nothing was started\n")
+        sys.exit(130)
+    run()

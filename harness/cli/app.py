@@ -1,10 +1,12 @@
 """`main`: hands over to typer, and turns every foreseen error into a message and an exit code."""
 
 import os
+import signal
 import sys
 import tempfile
 import traceback
 from pathlib import Path
+from types import FrameType
 
 import typer
 
@@ -43,19 +45,26 @@ def _options(
 
 def main() -> None:
     """Entry point of the program; never shows a traceback for a foreseen error."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)  # typer would swallow a KeyboardInterrupt without a word
     try:
         app()
     except Problem as problem:
         typer.echo(f"harness: {safe_block(str(problem))}", err=True)
         sys.exit(_code(problem))
     except (Interrupted, KeyboardInterrupt):
-        typer.echo("harness: interrupted", err=True)
+        typer.echo("harness: interrupted; nothing is left running", err=True)
         sys.exit(EXIT_INTERRUPTED)
     except Exception:  # noqa: BLE001 - a bug of ours: told as such, and never as exit 1, the engine's fault
         place = Path(tempfile.gettempdir()) / f"harness-crash-{os.getpid()}.txt"
         place.write_text(traceback.format_exc(), encoding="utf-8")
         typer.echo(f"harness: internal error, please report it with {place}", err=True)
         sys.exit(exit_code(Verdict.INFRA))
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    del frame
+    raise Interrupted(f"interrupted by {signal.Signals(number).name}")
 
 
 def _code(problem: Problem) -> int:

@@ -12,7 +12,7 @@ from harness.errors import ConfigError
 
 if TYPE_CHECKING:
     from harness.executors.reuse import EarlierRun
-    from harness.host.gpus import GpuBook
+    from harness.host.gpu import GpuBook
     from harness.scenario.model import Scenario
 
 ScenarioArgument = Annotated[str, typer.Argument(help="A scenario's name or a path to its YAML file.")]
@@ -191,9 +191,9 @@ def _load(
 def _gpus(inventory: Path | None, *, simulate: bool) -> "GpuBook":
     """The GPUs of this machine, or those that a file describes; a simulated run has eight to play with."""
     from harness.executors.simulate import INVENTORY
-    from harness.host.gpu_described import load_inventory
-    from harness.host.gpus import GpuBook
-    from harness.host.nvml import NvmlSource
+    from harness.host.gpu import GpuBook
+    from harness.host.gpu.described import load_inventory
+    from harness.host.gpu.nvml import NvmlSource
 
     if inventory is None and simulate:
         inventory = INVENTORY

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shlex
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -93,7 +94,8 @@ def deploy(
         launched()
         watcher.lane_phase(lane, "loading")
         for server, record in zip(up.servers, up.records, strict=True):
-            up.ready.append(wait_ready(server, timeouts))
+            nodes = up.servers[:-1] if server is up.entry else []
+            up.ready.append(wait_ready(server, timeouts, nodes))
             _note_config(server, record)
             _note_shm(up)
             guard.watch_shm(up.shm - before)
@@ -104,6 +106,7 @@ def deploy(
         began = time.monotonic()
         up.stopping = True
         with contextlib.ExitStack() as steps:  # unwinds from the last to the first, whatever each raises
+            steps.callback(shutil.rmtree, launches[0][1].scratch, ignore_errors=True)
             steps.callback(_scrub, up, launches[0][1].folder)
             steps.callback(lambda: up.phases.update(stop=time.monotonic() - began))
             steps.callback(lambda: up.findings.extend(verify_released(up.servers, before, up.shm)))

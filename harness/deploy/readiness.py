@@ -1,9 +1,13 @@
 """Ready means all of: alive, listening on a port that is ours, the right model, a clean log, and one real
 generation. A health endpoint alone proves nothing.
+
+A prefill or decode node cannot generate by itself: it is ready when its log says so, too. In its place the
+master or router is asked, once all nodes have joined it.
 """
 
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.deploy.server import RunningServer
@@ -15,13 +19,16 @@ from harness.host.ports import listener
 from harness.scenario.model import Timeouts
 
 POLL_S = 0.05
+JOIN_POLL_S = 0.25  # a master asks its nodes each time, and a router logs every question
 PROBE_TIMEOUT_S = 10.0
+HALF = ("prefill", "decode")  # roles that need a partner for a generation
 WARMUP = GenerateRequest(prompt="1 + 1 =", max_tokens=4)
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """When a server was listening, and when it had answered its first generation, in seconds since launch."""
+    """When a server was listening, and when it had answered its first generation (a prefill or decode node:
+    when it said that it is ready), in seconds since launch."""
 
     listening_s: float
     ready_s: float
@@ -54,13 +61,14 @@ class Deadline:
         return None
 
 
-def wait_ready(server: RunningServer, timeouts: Timeouts) -> Ready:
-    """Block until the server truly serves.
+def wait_ready(server: RunningServer, timeouts: Timeouts, nodes: Sequence[RunningServer] = ()) -> Ready:
+    """Block until the server truly serves. `nodes` are those that must have joined it: a master or router.
 
-    Raises TargetError (SERVER_EXITED, FATAL_LOG, START_TIMEOUT, WRONG_MODEL, WARMUP_FAILED) or HarnessError
-    (NOT_OUR_PORT).
+    Raises TargetError (SERVER_EXITED, FATAL_LOG, START_TIMEOUT, WRONG_MODEL, WARMUP_FAILED, PD_NOT_JOINED,
+    PD_MISMATCH) or HarnessError (NOT_OUR_PORT).
     """
     deadline = Deadline(timeouts.start_s, timeouts.start_cap_s)
+    missing: list[RunningServer] | None = None
     listening_s: float | None = None
     with Client(server.launch.base_url, timeout_s=PROBE_TIMEOUT_S) as client:
         while True:
@@ -70,14 +78,37 @@ def wait_ready(server: RunningServer, timeouts: Timeouts) -> Ready:
                 if listening_s is None:
                     listening_s = time.monotonic() - server.started
                     _assert_ours(server)
-                model = _probe(server, client)
-                if model is not None:
-                    with Client(server.launch.base_url, timeout_s=timeouts.request_s) as patient:
-                        _warm_up(server, patient, deadline)
+                missing = _missing(server, client, nodes)
+                model = None if missing != [] else _probe(server, client)
+                if model is not None and _works(server, timeouts, deadline):
                     server.assert_alive(serving=False)
                     return Ready(listening_s, time.monotonic() - server.started, model)
+            if missing:
+                _check_joined(deadline, server, missing)
             _check(deadline, server)
-            time.sleep(POLL_S)
+            time.sleep(JOIN_POLL_S if missing else POLL_S)
+
+
+def _missing(
+    server: RunningServer, client: Client, nodes: Sequence[RunningServer]
+) -> list[RunningServer] | None:
+    """Nodes that have not joined; None while the server does not answer."""
+    if not nodes:
+        return []
+    try:
+        joined = server.engine.joined(client)
+    except TargetError:
+        return None
+    return [node for node in nodes if node.role not in joined]
+
+
+def _works(server: RunningServer, timeouts: Timeouts, deadline: Deadline) -> bool:
+    """A real generation; of a node that has no answers of its own, its word."""
+    if server.role in HALF:
+        return server.scanner.ready_line is not None
+    with Client(server.launch.base_url, timeout_s=timeouts.request_s) as patient:
+        _warm_up(server, patient, deadline)
+    return True
 
 
 def _probe(server: RunningServer, client: Client) -> ServedModel | None:
@@ -128,7 +159,7 @@ def _warmup_failed(server: RunningServer, reason: str) -> TargetError:
 
 def _assert_ours(server: RunningServer) -> None:
     port = server.launch.ports["http"]
-    if server.process.owns_port(port):
+    if server.process.owns_port(port, server.launch.host):
         return
     other = listener(port)
     who = f"pid {other.pid}: {other.command}" if other else "a process that cannot be seen"
@@ -138,6 +169,21 @@ def _assert_ours(server: RunningServer) -> None:
         fix="end that server if it is yours, and run again",
         evidence=str(server.log),
         code=Code.NOT_OUR_PORT,
+    )
+
+
+def _check_joined(deadline: Deadline, server: RunningServer, missing: Sequence[RunningServer]) -> None:
+    limit = deadline.exceeded()
+    if limit is None:
+        return
+    names = " and ".join(node.role for node in missing)
+    raise TargetError(
+        f"{names} did not join the {server.role} of lane `{server.launch.lane}` within {limit}",
+        cause="the nodes' settings differ, they cannot reach its address, or they know another one",
+        fix=f"compare the commands of the servers; last lines of {missing[0].log.name}:\n"
+        f"{missing[0].log_tail()}",
+        evidence=", ".join(str(node.log) for node in missing),
+        code=Code.PD_NOT_JOINED,
     )
 
 

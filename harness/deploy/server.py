@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.engines.base import Engine, Launch
-from harness.engines.log_rules import PORT_IN_USE
+from harness.engines.log_rules import PD_DIFFER, PORT_IN_USE
 from harness.errors import HarnessError, TargetError
 from harness.findings import Code
 from harness.host.logs import LogLine, LogTail, tail
@@ -95,12 +95,23 @@ class RunningServer:
         )
 
     def _fatal(self, first: FatalLine) -> TargetError:
+        if first.cause == PD_DIFFER:
+            return self._nodes_differ(first)
         return TargetError(
             f"{self._title()} logged a fatal line: {first.cause}",
             cause=first.text[:300],
             fix=f"whatever it still answers is not to be trusted; read the log around line {first.line}",
             evidence=f"{self.log}:{first.line}",
             code=Code.FATAL_LOG,
+        )
+
+    def _nodes_differ(self, first: FatalLine) -> TargetError:
+        return TargetError(
+            f"a node was refused by {self._title()}: {first.text[:300]}",
+            cause=first.cause,
+            fix="give the same value to all servers of the lane",
+            evidence=f"{self.log}:{first.line}",
+            code=Code.PD_MISMATCH,
         )
 
     def _port_taken(self, first: FatalLine) -> HarnessError:

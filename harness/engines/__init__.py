@@ -4,7 +4,9 @@ from harness.engines.base import Engine
 from harness.engines.lightllm import Lightllm
 from harness.engines.llamacpp import LlamaCpp
 from harness.engines.sglang import Sglang
+from harness.engines.sglang_router import SglangRouter
 from harness.engines.vllm import Vllm
+from harness.engines.vllm_router import VllmRouter
 
 ENGINES: dict[str, Engine] = {
     "llamacpp": LlamaCpp(),
@@ -12,3 +14,19 @@ ENGINES: dict[str, Engine] = {
     "sglang": Sglang(),
     "lightllm": Lightllm(),
 }
+
+# A router is another program than the engine's servers, with an adapter of its own.
+ROUTERS: dict[str, Engine] = {
+    "vllm": VllmRouter(),
+    "sglang": SglangRouter(),
+}
+
+
+def engine_of(name: str, role: str) -> Engine:
+    """The adapter of one server of a lane. Raises KeyError for an unknown engine."""
+    return ROUTERS.get(name, ENGINES[name]) if role == "router" else ENGINES[name]
+
+
+def roles_of(name: str) -> tuple[str, ...]:
+    """Every role that a server of this engine's lanes can have."""
+    return (*ENGINES[name].roles, *(ROUTERS[name].roles if name in ROUTERS else ()))

@@ -20,7 +20,8 @@ class Launch:
 
     `ports` maps each name of `Engine.ports` to a leased port. `cpus` are core numbers the server is bound
     to. `gpus` are indices in PCI order, or UUIDs; `gpu_model` is their name. `folder` is the lane's evidence
-    directory.
+    directory. `peers` are the other servers of the lane: role -> base URL, and `role.port` -> URL of another
+    port of it (`prefill.bootstrap`).
     """
 
     lane: str
@@ -37,11 +38,16 @@ class Launch:
     cpus: tuple[int, ...] = ()
     gpus: tuple[str, ...] = ()
     gpu_model: str = ""
-    peers: Mapping[str, str] = field(default_factory=dict)  # role -> base URL, for P/D
+    peers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def base_url(self) -> str:
         return f"http://{self.host}:{self.ports['http']}"
+
+    @property
+    def scratch(self) -> Path:
+        """Where the servers of a lane may put files for one another; emptied when they have stopped."""
+        return self.folder / "scratch"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,7 +90,8 @@ class Generation:
     """What one generation returned. `ids` is empty where the engine cannot give token ids.
 
     `finish_reason` is one of `stop`, `length`, `abort`, `error`. Times are in seconds; `first_token_s` is the
-    server's own word, None where it does not tell.
+    server's own word, None where it does not tell. `pauses`: how often the request was put aside for want of
+    KV cache, None where the answer does not tell.
     """
 
     text: str
@@ -97,6 +104,7 @@ class Generation:
     latency_s: float
     first_token_s: float | None = None
     logprobs: tuple[float, ...] = ()
+    pauses: int | None = None
     raw: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -109,14 +117,62 @@ class KvCapacity:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Pausing:
+    """How a server tells that it puts running requests aside when the KV cache is full, and takes them up
+    again later.
+
+    `word` is its own word for one such event. `logs_requests`: its log names the request of every pause and
+    every recovery. `counter` is the name of the event's counter in `Engine.counters`, where there is one.
+    `estimates`: it admits requests by a guess, in its log, at how long outputs are. `hint` says what makes it
+    admit more than the cache holds.
+    """
+
+    word: str
+    logs_requests: bool = False
+    counter: str | None = None
+    estimates: bool = False
+    hint: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Transfer:
+    """KV of one request on its way from a prefill to a decode node, as the log of one of them tells it.
+
+    `ranges` are the prompt's tokens [a, b) that were moved, in order; `size` is in bytes, `seconds` how long
+    the node waited for them; `state`: the state of linear attention was moved too. None and empty: not told.
+    `errors` in the engine's own words.
+    """
+
+    ranges: tuple[tuple[int, int], ...] = ()
+    size: float | None = None
+    seconds: float | None = None
+    state: bool = False
+    errors: tuple[str, ...] = ()
+    line: int = 0  # where it is last told
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TransferTotals:
+    """What a prefill or decode node has counted since it started: requests whose KV was moved, their tokens
+    and bytes, and transfers that failed. None: it does not count this."""
+
+    requests: float | None = None
+    tokens: float | None = None
+    size: float | None = None
+    failed: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RequestFacts:
-    """What the log says of one request. `paused` and `recovered` are line numbers, in order."""
+    """What the log says of one request. `paused` and `recovered` are line numbers, in order. `node_id` is the
+    id under which prefill and decode nodes know a request that a master has passed on to them."""
 
     cached: CachedTokens = CachedTokens()
     first_token_s: float | None = None
     accept: AcceptCounters | None = None
     paused: tuple[int, ...] = ()
     recovered: tuple[int, ...] = ()
+    node_id: str | None = None
     line: int = 0  # where it is told
 
 
@@ -127,10 +183,11 @@ class LogFacts:
     `pauses` are line numbers of any request's pause (preemption, retraction), `host_loads` of cached tokens
     that were copied back from the host's memory. `pool_lost` are tokens that
     belonged to nobody when the server was last idle, `output_estimate` how long an output the scheduler last
-    expected; None: not told.
+    expected; None: not told. `transfers` are by the id under which the node knows the request.
     """
 
     requests: Mapping[str, RequestFacts] = field(default_factory=dict)
+    transfers: Mapping[str, Transfer] = field(default_factory=dict)
     pauses: tuple[int, ...] = ()
     host_loads: tuple[int, ...] = ()
     pool_lost: int | None = None
@@ -178,6 +235,10 @@ class Engine(Protocol):
     name: str
     roles: tuple[str, ...]
     grammar: LogGrammar
+    pausing: Pausing | None  # None: it never puts a running request aside
+    must_agree: Mapping[str, tuple[str, ...]]
+    """Entries of the effective configuration that must be equal on the servers of these roles of a lane,
+    which might answer all the same; `normal`: and on the server that they are compared with."""
 
     def ports(self, role: str, flags: Mapping[str, FlagValue]) -> tuple[str, ...]:
         """Names of every port the server takes, hidden ones too; the first is always `http`."""
@@ -219,6 +280,17 @@ class Engine(Protocol):
         arithmetic and the running server's `config`. Raises TargetError where the config does not tell."""
         ...
 
+    def expected_reload(self, tokens: int, config: Mapping[str, Scalar | None]) -> int:
+        """Prompt tokens of an exactly repeated prompt that are copied back from the host's memory, where the
+        device holds none of it any more; 0 where there is no such tier, or the engine does not copy so few.
+        Raises TargetError where the config does not tell."""
+        ...
+
+    def evicting(self, tokens: int, config: Mapping[str, Scalar | None]) -> tuple[int, ...]:
+        """Lengths of fresh prompts that, asked one after the other, leave nothing of a prompt of `tokens`
+        tokens in the device's cache. Raises TargetError where the config does not tell."""
+        ...
+
     def capacity(self, config: Mapping[str, Scalar | None]) -> KvCapacity:
         """How many tokens the caches of the running server hold."""
         ...
@@ -233,4 +305,13 @@ class Engine(Protocol):
 
     def counters(self, client: Client) -> dict[str, float]:
         """Monotonic counters that prove features (hits, evictions, retractions, transfers), by name."""
+        ...
+
+    def joined(self, client: Client) -> frozenset[str]:
+        """Roles whose node has joined the master or router that answers here. Raises TargetError while it
+        does not answer."""
+        ...
+
+    def transferred(self, client: Client) -> TransferTotals | None:
+        """What this prefill or decode node has counted; None where only its log tells of transfers."""
         ...

@@ -13,6 +13,11 @@ def whole_units(tokens: int, unit: int) -> int:
     return (tokens - 1) // unit * unit
 
 
+def filling(tokens: int, device: int | None) -> tuple[int, ...]:
+    """As many prompts of so many tokens as together are longer than the device's cache."""
+    return (tokens,) * ((device or 0) // tokens + 1)
+
+
 def number(config: Mapping[str, Scalar | None], name: str) -> int:
     """A whole number of the server's configuration. Raises TargetError where the server does not tell it."""
     value = config.get(name)

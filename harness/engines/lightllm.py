@@ -1,5 +1,6 @@
 """LightLLM: the real server on GPUs, alone or as one of the nodes of prefill/decode disaggregation."""
 
+import json
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -15,9 +16,11 @@ from harness.engines.base import (
     KvCapacity,
     Launch,
     LogFacts,
+    Pausing,
     ServedModel,
+    TransferTotals,
 )
-from harness.engines.cache_sizes import number, whole_units
+from harness.engines.cache_sizes import filling, number, whole_units
 from harness.engines.client import Client, RequestFailed
 from harness.engines.environment import LOOPBACK, server_environment
 from harness.engines.flags import given, render
@@ -54,8 +57,10 @@ PACKAGE = PythonEngine(
     fakes=("DEBUG_HEALTHCHECK_RETURN_FAIL",),
     parser_file="server/api_cli.py",
 )
+NODES = ("prefill", "decode")
 RUN_MODES = {"normal": "normal", "prefill": "prefill", "decode": "decode", "master": "pd_master"}
-TRANSFERRING = ("prefill", "decode")
+# Tokens. Fewer are computed, not copied from the CPU tier, although the log tells a hit.
+LEAST_COPIED, LEAST_PROMPT = 128, 256
 
 
 class Lightllm:
@@ -77,6 +82,24 @@ class Lightllm:
     name = "lightllm"
     roles: tuple[str, ...] = ("normal", "prefill", "decode", "master")
     grammar = GRAMMAR
+    must_agree: Mapping[str, tuple[str, ...]] = {
+        "max_req_total_len": (*NODES, "master"),
+        **dict.fromkeys(("max_image_pixels", "disable_image_resize"), ("prefill", "master")),
+        **dict.fromkeys(
+            (
+                *("model", "dtype", "kv_dtype", "page_size", "hit_unit", "tp"),
+                *("mtp_mode", "mtp_step", "linear_att_ssm_data_type"),
+            ),
+            (*NODES, "normal"),
+        ),
+        **dict.fromkeys(("pd_trans_mode", "pd_kv_page_size", "pd_kv_page_num"), NODES),
+    }
+    pausing: Pausing | None = Pausing(
+        word="pause",
+        logs_requests=True,
+        estimates=True,
+        hint="--router_token_ratio 1.0, and LIGHTLLM_LOG_LEVEL=debug, without which no pause is logged",
+    )
 
     def ports(self, role: str, flags: Mapping[str, FlagValue]) -> tuple[str, ...]:
         """HTTP and the rendezvous of the GPU processes. LightLLM takes further ports by itself: any free one
@@ -92,7 +115,7 @@ class Lightllm:
             command += ["--nccl_port", str(launch.ports["nccl"])]
         if launch.role != "normal":
             command += ["--run_mode", RUN_MODES.get(launch.role, launch.role)]
-        if launch.role in TRANSFERRING and (master := launch.peers.get("master")):
+        if launch.role in NODES and (master := launch.peers.get("master")):
             address = urlsplit(master)
             command += ["--pd_master_ip", str(address.hostname), "--pd_master_port", str(address.port)]
         return command + render(launch.flags)
@@ -119,9 +142,9 @@ class Lightllm:
             if given(launch.flags, flag) is not None:
                 found.append(f"this LightLLM does not know {flag}; it needs {SINCE[flag]} ({source})")
         found += start_problems(launch.role, launch.flags, launch.model_path)
-        if launch.role in TRANSFERRING and "master" not in launch.peers:
+        if launch.role in NODES and "master" not in launch.peers:
             found.append(f"a {launch.role} node needs a server with the role `master` in its lane")
-        if launch.role in TRANSFERRING and launch.host in LOOPBACK.split(","):
+        if launch.role in NODES and launch.host in LOOPBACK.split(","):
             found.append(
                 f"a {launch.role} node ends itself on {launch.host}: it needs a network card's address"
             )
@@ -182,6 +205,16 @@ class Lightllm:
         """Whole pages; of a model with linear attention whole hash pages."""
         return whole_units(tokens, number(config, "hit_unit"))
 
+    def expected_reload(self, tokens: int, config: Mapping[str, Scalar | None]) -> int:
+        """Whole pages of the CPU tier, which may be larger than those of the KV cache."""
+        if not config.get("enable_cpu_cache"):
+            return 0
+        found = whole_units(tokens, number(config, "cpu_cache_token_page_size"))
+        return found if found >= LEAST_COPIED and tokens >= LEAST_PROMPT else 0
+
+    def evicting(self, tokens: int, config: Mapping[str, Scalar | None]) -> tuple[int, ...]:
+        return filling(tokens, self.capacity(config).device)
+
     def capacity(self, config: Mapping[str, Scalar | None]) -> KvCapacity:
         """The CPU tier's is told by releases that place prompts in tiers, from September 2026 on."""
         host = None if config.get("cpu_tokens") is None else number(config, "cpu_tokens")
@@ -194,6 +227,24 @@ class Lightllm:
 
     def log_facts(self, lines: Iterable[tuple[int, str]]) -> LogFacts:
         return log_facts(lines)
+
+    def joined(self, client: Client) -> frozenset[str]:
+        """From a master's `/health`, which counts them, and is 503 until all are there; it names the nodes
+        that are registered, whether or not they can serve."""
+        try:
+            answer = client.get_text("/health", timeout_s=20)
+        except RequestFailed as error:
+            if error.status != 503:
+                raise
+            answer = error.body
+        with reading(self.name, client, "/health", answer):
+            counts = json.loads(answer)
+            return frozenset(role for role in NODES if counts[f"registered_{role}_nodes"] > 0)
+
+    def transferred(self, client: Client) -> TransferTotals | None:
+        """LightLLM counts no transfers; its nodes log each of them."""
+        del client
+        return None
 
     def counters(self, client: Client) -> dict[str, float]:
         """`lightllm_request_count_total`, `lightllm_request_failure_total`, `lightllm_cache_length_sum`,

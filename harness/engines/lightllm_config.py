@@ -51,8 +51,8 @@ _SAID = {
 
 def comparable(answer: Mapping[str, Any], said: Mapping[str, str]) -> dict[str, Scalar | None]:
     """The resolved arguments under their own names, with those of RENAMED, the sizes of the caches, and what
-    the log says of the KV cache. `answer` is what `/get_server_info` or the log has, `said` what `log_says`
-    found."""
+    the log says of the KV cache; `hybrid`: whether a request has a state besides. `answer` is what
+    `/get_server_info` or the log has, `said` what `log_says` found."""
     flat = {RENAMED.get(name, name): value for name, value in without(flatten(answer), LEFT_OUT).items()}
     dtype = answer["data_type"]  # a P/D master has none
     flat["dtype"] = DTYPES.get(dtype, dtype)
@@ -60,6 +60,7 @@ def comparable(answer: Mapping[str, Any], said: Mapping[str, str]) -> dict[str, 
     flat["kv_tokens"] = int(said["kv_tokens"]) if "kv_tokens" in said else answer.get("max_total_token_num")
     flat["cpu_tokens"] = _cpu_tokens(answer, said)
     hybrid = is_hybrid(str(answer["model_dir"]))
+    flat["hybrid"] = hybrid
     flat["hit_unit"] = answer["linear_att_hash_page_size"] if hybrid else answer.get("page_size", 1)
     flat |= {name: said.get(name) for name in ("mem_manager", "prefill_att_backend", "decode_att_backend")}
     return flat

@@ -7,6 +7,7 @@ from harness.engines.log_rules import (
     AND_TRACEBACK,
     COMMON_CAUSES,
     COMMON_NOISE,
+    PD_DIFFER,
     PORT_IN_USE,
     STOPPING,
     rules,
@@ -58,7 +59,7 @@ GRAMMAR = LogGrammar(
             ("KV cache exhausted", r"warn no enough cache need_size", r"(?:\w+Error: )?error alloc state"),
             ("P/D node has no network address", r"pd mode must specify host ip"),
             (
-                "P/D nodes differ in max_req_total_len",
+                PD_DIFFER,
                 r"(?:\w+Error: )?client dont has same max_req_total_len params",
             ),
         ),

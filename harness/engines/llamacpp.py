@@ -18,7 +18,9 @@ from harness.engines.base import (
     KvCapacity,
     Launch,
     LogFacts,
+    Pausing,
     ServedModel,
+    TransferTotals,
 )
 from harness.engines.cache_sizes import number, whole_units
 from harness.engines.client import Client
@@ -44,6 +46,7 @@ PACKAGE = PythonEngine(
     fakes=(),
 )
 VERBOSITY = 4  # the least that logs KV types, cache saves and reloads
+SHORT_PROMPT = 64  # tokens
 THREADS = BY_NAME["--threads"].names
 # Entries of /props that are the harness's own, differ from start to start, or are told elsewhere.
 LEFT_OUT = ("model_alias", "model_path", "media_marker", "is_sleeping", "chat_template", "*.n_ctx", "ui*")
@@ -67,6 +70,8 @@ class LlamaCpp:
     name = "llamacpp"
     roles: tuple[str, ...] = ("normal",)
     grammar = GRAMMAR
+    pausing: Pausing | None = None
+    must_agree: Mapping[str, tuple[str, ...]] = {}
 
     def ports(self, role: str, flags: Mapping[str, FlagValue]) -> tuple[str, ...]:
         del role, flags
@@ -155,6 +160,15 @@ class LlamaCpp:
         del config
         return whole_units(tokens, 1)
 
+    def expected_reload(self, tokens: int, config: Mapping[str, Scalar | None]) -> int:
+        """What a slot would have given: its whole state is saved and loaded."""
+        return 0 if self.capacity(config).host == 0 else self.expected_hit(tokens, config)
+
+    def evicting(self, tokens: int, config: Mapping[str, Scalar | None]) -> tuple[int, ...]:
+        """A prompt for each slot, the slot used longest ago first: any length throws a slot's former prompt
+        out of it."""
+        return (min(tokens, SHORT_PROMPT),) * number(config, "n_parallel")
+
     def capacity(self, config: Mapping[str, Scalar | None]) -> KvCapacity:
         """The context of one slot: what another prompt in it throws out. The host's prompt cache is limited
         in MiB, and not told in tokens."""
@@ -169,6 +183,15 @@ class LlamaCpp:
     def log_facts(self, lines: Iterable[tuple[int, str]]) -> LogFacts:
         """Only what the host's prompt cache gave back, which needs `--log-verbosity 4`: no request ids."""
         return LogFacts(host_loads=tuple(number for number, line in lines if HOST_LOAD.search(line)))
+
+    def joined(self, client: Client) -> frozenset[str]:
+        """It has neither master nor router."""
+        del client
+        return frozenset()
+
+    def transferred(self, client: Client) -> TransferTotals | None:
+        del client
+        return None
 
     def counters(self, client: Client) -> dict[str, float]:
         """`llamacpp:prompt_tokens_cached_total`, `llamacpp:spec_decode_num_accepted_tokens_total`, ..."""
@@ -237,6 +260,7 @@ def _generation(answer: Any, latency: float) -> Generation:
         cached=CachedTokens(total=timings.get("cache_n")),
         accept=accept,
         latency_s=latency,
+        first_token_s=latency - timings["predicted_ms"] / 1000,  # prompt_ms leaves out loads from the host
         logprobs=tuple(token["logprob"] for token in answer.get("completion_probabilities") or ()),
         raw=answer,
     )

@@ -15,6 +15,7 @@ from harness.engines.base import LogRule
 STOPPING = "stopping"
 # Cause: whatever the log says about being ready, somebody else's server answers on that port.
 PORT_IN_USE = "port already in use"
+PD_DIFFER = "P/D nodes differ in max_req_total_len"
 # Cause: the last line of a traceback that no other rule knows. Its place in `fatal` is its rank; the rules
 # after it name consequences ("a child failed"), which tell less than any exception.
 UNEXPECTED = "unexpected exception"

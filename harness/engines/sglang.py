@@ -1,38 +1,43 @@
 """SGLang: the real server, on GPUs or (with the CPU lab) on a CPU."""
 
-import re
 import secrets
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.engines.answers import flatten, reading, without
+from harness.engines.answers import reading
 from harness.engines.arguments import ArgumentList
 from harness.engines.base import (
-    AcceptCounters,
-    CachedTokens,
     GenerateRequest,
     Generation,
     KvCapacity,
     Launch,
     LogFacts,
+    Pausing,
     ServedModel,
+    TransferTotals,
 )
-from harness.engines.cache_sizes import number, whole_units
+from harness.engines.cache_sizes import filling, number, whole_units
 from harness.engines.client import Client
 from harness.engines.environment import server_environment
 from harness.engines.flags import given, render
 from harness.engines.metrics import scrape
 from harness.engines.python_engine import ONE_PLACE, PLAIN_HTTP, PythonEngine
+from harness.engines.sglang_answers import generation
+from harness.engines.sglang_config import comparable, kv_dtype
 from harness.engines.sglang_log import GRAMMAR, RETRACTION
+from harness.engines.sglang_transfers import MIB, transfers
 from harness.scenario.model import FlagValue, Scalar
 
 PACKAGE = PythonEngine(
     name="sglang",
     distributions=("sglang",),
     remedy="`make lab-sglang` builds one that runs on a CPU",
-    owned=("--model-path", "--served-model-name", "--host", "--port", "--nccl-port", "--dist-init-addr"),
+    owned=(
+        *("--model-path", "--served-model-name", "--host", "--port", "--nccl-port", "--dist-init-addr"),
+        *("--disaggregation-mode", "--disaggregation-bootstrap-port"),
+    ),
     refused={
         "--config": ONE_PLACE,
         **dict.fromkeys(("--api-key", "--ssl-keyfile", "--ssl-certfile"), PLAIN_HTTP),
@@ -40,48 +45,9 @@ PACKAGE = PythonEngine(
     fakes=("SGLANG_SIMULATE_", "SGLANG_TEST_", "SGLANG_KV_CANARY_PERTURB_", "SGLANG_DIAG_BYPASS_"),
     forcing=("SGLANG_TEST_RETRACT",),  # makes real retractions happen, fakes nothing
 )
+NODES = ("prefill", "decode")
+TRANSFER = "--disaggregation-transfer-backend"
 DISTRIBUTED = 7  # data-parallel attention: the rendezvous and the six ports behind it
-
-# Entries of /server_info with one stable name over all engines.
-RENAMED = {
-    "model_path": "model",
-    "tokenizer_path": "tokenizer",
-    "kv_cache_dtype": "kv_dtype",
-    "max_total_num_tokens": "kv_tokens",
-}
-# Entries that differ between two starts of one server, name its place on this machine, or follow from others.
-LEFT_OUT = (
-    "host",
-    "port",
-    "*_port",
-    "*_ports",
-    "dist_init_addr",
-    "launch_command",
-    "status",
-    "startup_time*",
-    "internal_states",
-    "memory_usage*",
-    "*_memory_gb",
-    "last_gen_throughput",
-    "avg_spec_accept_length",
-    "max_req_input_len",  # the smaller of max_length and kv_tokens, less a few
-    "*api_key",
-    "*_ipc_name",
-    "crash_dump_folder",
-    "download_dir",
-    "export_metrics_to_file_dir",
-)
-ALLOCATED = re.compile(r"KV Cache is allocated\. dtype: (?:torch\.)?(\w+)")
-ALLOCATED_WITHIN = 100_000  # lines; it is said while the server starts
-# The pool's dtype in the words of --kv-cache-dtype. Others (uint8) are containers that do not tell.
-POOL_DTYPE = {
-    "bfloat16": "bfloat16",
-    "float16": "float16",
-    "float32": "float32",
-    "float8_e4m3fn": "fp8_e4m3",
-    "float8_e5m2": "fp8_e5m2",
-}
-FINISH_REASONS = ("stop", "length", "abort")
 
 
 class Sglang:
@@ -96,16 +62,33 @@ class Sglang:
     """
 
     name = "sglang"
-    roles: tuple[str, ...] = ("normal",)
+    roles: tuple[str, ...] = ("normal", *NODES)
     grammar = GRAMMAR
+    must_agree: Mapping[str, tuple[str, ...]] = {
+        **dict.fromkeys(
+            (
+                *("version", "model", "dtype", "kv_dtype", "quantization", "page_size", "tp_size"),
+                *("speculative_algorithm", "speculative_num_steps", "speculative_eagle_topk"),
+                "speculative_num_draft_tokens",
+            ),
+            (*NODES, "normal"),
+        ),
+        **dict.fromkeys(("max_length", "disaggregation_transfer_backend"), NODES),
+    }
+    pausing: Pausing | None = Pausing(
+        word="retraction",
+        counter="sglang:num_retracted_requests_total",
+        hint="a lower --schedule-conservativeness",
+    )
 
     def ports(self, role: str, flags: Mapping[str, FlagValue]) -> tuple[str, ...]:
         """HTTP and the rendezvous (`--nccl-port`). With data-parallel attention its processes talk TCP over
-        a run of ports; plain data parallelism takes a free rendezvous per replica by itself."""
-        del role
+        a run of ports; plain data parallelism takes a free rendezvous per replica by itself. Decode nodes
+        find a prefill node at its bootstrap port; further ports of the transfer are the kernel's choice."""
+        own = ("bootstrap",) if role == "prefill" else ()
         if _attention_parallel(flags):
-            return ("http", "nccl", *(f"dist_{n}" for n in range(DISTRIBUTED)))
-        return ("http",) if _replicated(flags) else ("http", "nccl")
+            return ("http", "nccl", *(f"dist_{n}" for n in range(DISTRIBUTED)), *own)
+        return ("http", *own) if _replicated(flags) else ("http", "nccl", *own)
 
     def argv(self, launch: Launch) -> list[str]:
         command = [PACKAGE.interpreter(launch), "-m", "sglang.launch_server"]
@@ -115,6 +98,10 @@ class Sglang:
             command += ["--nccl-port", str(launch.ports["nccl"])]
         if "dist_0" in launch.ports:
             command += ["--dist-init-addr", f"{launch.host}:{launch.ports['dist_0']}"]
+        if launch.role in NODES:
+            command += ["--disaggregation-mode", launch.role]
+        if "bootstrap" in launch.ports:
+            command += ["--disaggregation-bootstrap-port", str(launch.ports["bootstrap"])]
         return command + render(launch.flags)
 
     def environment(self, launch: Launch) -> dict[str, str]:
@@ -129,7 +116,10 @@ class Sglang:
         return {**environment, **launch.env}
 
     def problems(self, launch: Launch) -> list[str]:
-        return PACKAGE.problems(launch, self.environment(launch))
+        found = PACKAGE.problems(launch, self.environment(launch))
+        if given(launch.flags, TRANSFER) == "fake":
+            found.append(f"{TRANSFER} fake moves nothing between the nodes; name a real one")
+        return found
 
     def arguments(self, launch: Launch) -> ArgumentList:
         """What its command line accepts, and where that is known from. Raises ConfigError."""
@@ -149,9 +139,9 @@ class Sglang:
         answer = client.get_json("/server_info", timeout_s=120)
         models = client.get_json("/v1/models", timeout_s=10)
         with reading(self.name, client, "/server_info", answer):
-            config = _comparable(answer)
+            config = comparable(answer)
             config["max_length"] = models["data"][0].get("max_model_len")
-            config["kv_dtype"] = _kv_dtype(str(config["kv_dtype"]), log)
+            config["kv_dtype"] = kv_dtype(str(config["kv_dtype"]), log)
         return config
 
     def generate(self, client: Client, request: GenerateRequest) -> Generation:
@@ -177,11 +167,18 @@ class Sglang:
         answer = client.post_json("/generate", body)
         latency = time.perf_counter() - start
         with reading(self.name, client, "/generate", answer):
-            return _generation(answer, latency)
+            return generation(answer, latency)
 
     def expected_hit(self, tokens: int, config: Mapping[str, Scalar | None]) -> int:
         """Whole pages."""
         return whole_units(tokens, number(config, "page_size"))
+
+    def expected_reload(self, tokens: int, config: Mapping[str, Scalar | None]) -> int:
+        """Whole pages, of a server with HiCache."""
+        return self.expected_hit(tokens, config) if config.get("enable_hierarchical_cache") else 0
+
+    def evicting(self, tokens: int, config: Mapping[str, Scalar | None]) -> tuple[int, ...]:
+        return filling(tokens, self.capacity(config).device)
 
     def capacity(self, config: Mapping[str, Scalar | None]) -> KvCapacity:
         """The host's tier is told by a counter (`sglang:hicache_host_total_tokens`); the configuration says
@@ -195,8 +192,28 @@ class Sglang:
         return None
 
     def log_facts(self, lines: Iterable[tuple[int, str]]) -> LogFacts:
-        """Retractions, which name no request."""
-        return LogFacts(pauses=tuple(number for number, line in lines if RETRACTION.search(line)))
+        """Retractions, which name no request; and, with `--enable-request-time-stats-logging`, transfers of a
+        prefill or decode node."""
+        kept = list(lines)
+        pauses = tuple(number for number, line in kept if RETRACTION.search(line))
+        return LogFacts(pauses=pauses, transfers=transfers(kept))
+
+    def joined(self, client: Client) -> frozenset[str]:
+        """Nodes join a router, which has an adapter of its own."""
+        del client
+        return frozenset()
+
+    def transferred(self, client: Client) -> TransferTotals | None:
+        """A prefill node counts bytes, a decode node only its requests, those of warm-ups included."""
+        found = self.counters(client)
+        size, stage = "sglang:kv_transfer_total_mb", "sglang:per_stage_req_latency_seconds_count"
+        sent = found.get(f"{size}_count")
+        return TransferTotals(
+            requests=found.get(f"{stage}{{stage=decode_transferred}}", 0.0) if sent is None else sent,
+            size=None if sent is None else found[f"{size}_sum"] * MIB,
+            failed=found.get("sglang:num_transfer_failed_reqs_total", 0.0)
+            + found.get("sglang:num_bootstrap_failed_reqs_total", 0.0),
+        )
 
     def counters(self, client: Client) -> dict[str, float]:
         """`sglang:cached_tokens_total{cache_source=host}`, `sglang:evicted_tokens_total{...}`,
@@ -212,69 +229,3 @@ def _attention_parallel(flags: Mapping[str, FlagValue]) -> bool:
 
 def _replicated(flags: Mapping[str, FlagValue]) -> bool:
     return given(flags, "--dp-size", "--data-parallel-size") not in (None, 1)
-
-
-def _comparable(answer: Any) -> dict[str, Scalar | None]:
-    """The scheduler's own copy is laid over the launcher's: it resolves some values later."""
-    states = answer.get("internal_states") or [{}]
-    flat = without(flatten({**answer, **states[0]}), LEFT_OUT)
-    config = {RENAMED.get(name, name): value for name, value in flat.items()}
-    config["kv_tokens"] = answer["max_total_num_tokens"]
-    return config
-
-
-def _kv_dtype(resolved: str, log: Path) -> str:
-    """What the pool was allocated as, for `auto` is never resolved in the answer, and a log cannot be wrong
-    about what was done; but some formats are kept in a container whose dtype does not tell them."""
-    allocated = _allocated(log)
-    if allocated in POOL_DTYPE:
-        return POOL_DTYPE[allocated]
-    return allocated if resolved == "auto" and allocated else resolved
-
-
-def _allocated(log: Path) -> str:
-    try:
-        with log.open(encoding="utf-8", errors="replace") as lines:
-            for _, line in zip(range(ALLOCATED_WITHIN), lines, strict=False):
-                if match := ALLOCATED.search(line):
-                    return match[1]
-    except OSError:  # judged without a log: the answer has to do
-        return ""
-    return ""
-
-
-def _generation(answer: Any, latency: float) -> Generation:
-    meta = answer["meta_info"]
-    finish = meta["finish_reason"]
-    reason = finish["type"] if finish["type"] in FINISH_REASONS else "error"
-    if reason == "abort" and finish.get("status_code"):
-        reason = "error"
-    tiers = meta.get("cached_tokens_details") or {}
-    logprobs = meta.get("output_token_logprobs") or ()
-    return Generation(
-        text=answer["text"],
-        ids=tuple(answer["output_ids"]),
-        finish_reason=reason,
-        prompt_tokens=meta["prompt_tokens"],
-        completion_tokens=meta["completion_tokens"],
-        cached=CachedTokens(
-            total=meta.get("cached_tokens"),
-            device=tiers.get("device"),
-            host=tiers.get("host"),
-            storage=tiers.get("storage"),
-        ),
-        accept=_accepted(meta),
-        latency_s=latency,
-        logprobs=tuple(entry[0] for entry in logprobs),
-        raw=answer,
-    )
-
-
-def _accepted(meta: Any) -> AcceptCounters | None:
-    if "spec_verify_ct" not in meta:
-        return None
-    return AcceptCounters(
-        proposed=meta.get("spec_num_proposed_drafts"),
-        accepted=meta.get("spec_num_correct_drafts"),
-        steps=meta["spec_verify_ct"],
-    )

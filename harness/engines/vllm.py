@@ -16,9 +16,11 @@ from harness.engines.base import (
     KvCapacity,
     Launch,
     LogFacts,
+    Pausing,
     ServedModel,
+    TransferTotals,
 )
-from harness.engines.cache_sizes import number, whole_units
+from harness.engines.cache_sizes import filling, number, whole_units
 from harness.engines.client import Client, RequestFailed
 from harness.engines.environment import server_environment
 from harness.engines.flags import given, render
@@ -39,6 +41,10 @@ PACKAGE = PythonEngine(
     },
     fakes=("VLLM_MOE_ROUTING_SIMULATION_STRATEGY", "VLLM_TEST_FORCE_LOAD_FORMAT"),
 )
+NODES = {"prefill": "kv_producer", "decode": "kv_consumer"}
+TRANSFER = "--kv-transfer-config"
+CONNECTOR = f"{TRANSFER}.kv_connector"
+BY_FILES, BY_NIXL = "ExampleConnector", "NixlConnector"
 SPECULATIVE = ("--speculative-config", "-sc")
 DATA_PARALLEL = ("--data-parallel-size", "-dp")
 DATA_PARALLEL_PORTS = 6  # five stores and a rendezvous, counted upwards from VLLM_PORT
@@ -73,6 +79,8 @@ LEFT_OUT = (
     "compilation_config.traced_files",
     "speculative_config.target_*",  # the served model's settings again
     "*_SHM_BUFFER_NAME",
+    "kv_transfer_config.engine_id",
+    "kv_transfer_config.*storage_path",
 )
 SYSTEM = ("torch_version", "pip_packages", "nvidia_driver_version", "nvidia_gpu_models", "cudnn_version")
 FINISH_REASONS = ("stop", "length", "abort", "error")
@@ -91,16 +99,32 @@ class Vllm:
     """
 
     name = "vllm"
-    roles: tuple[str, ...] = ("normal",)
+    roles: tuple[str, ...] = ("normal", *NODES)
     grammar = GRAMMAR
+    must_agree: Mapping[str, tuple[str, ...]] = {
+        **dict.fromkeys(
+            (
+                *("model", "dtype", "kv_dtype", "model_config.quantization", "cache_config.block_size"),
+                *("speculative_config.method", "speculative_config.num_speculative_tokens"),
+                "parallel_config.tensor_parallel_size",
+            ),
+            (*NODES, "normal"),
+        ),
+        **dict.fromkeys(("max_length", "kv_transfer_config.kv_connector"), tuple(NODES)),
+    }
+    pausing: Pausing | None = Pausing(
+        word="preemption",
+        counter="vllm:num_preemptions_total",
+        hint="a smaller --num-gpu-blocks-override, and a --max-num-seqs that lets all run at once",
+    )
 
     def ports(self, role: str, flags: Mapping[str, FlagValue]) -> tuple[str, ...]:
         """HTTP alone: on one node its processes meet through a file or a port that the kernel gives. Those of
         a data-parallel server take ports by counting upwards from `base`."""
-        del role
+        own = ("side_channel",) if role in NODES and given(flags, CONNECTOR) == BY_NIXL else ()
         if given(flags, *DATA_PARALLEL) in (None, 1):
-            return ("http",)
-        return ("http", "rpc", "base", *(f"base_{n}" for n in range(1, DATA_PARALLEL_PORTS)))
+            return ("http", *own)
+        return ("http", "rpc", "base", *(f"base_{n}" for n in range(1, DATA_PARALLEL_PORTS)), *own)
 
     def argv(self, launch: Launch) -> list[str]:
         # The module, not the `vllm` script: the interpreter that was checked is the one that runs.
@@ -109,6 +133,11 @@ class Vllm:
         command += ["--host", launch.host, "--port", str(launch.ports["http"])]
         if "rpc" in launch.ports:
             command += ["--data-parallel-rpc-port", str(launch.ports["rpc"])]
+        if role := NODES.get(launch.role):
+            command += [f"{TRANSFER}.kv_role", role]
+        if launch.role in NODES and given(launch.flags, CONNECTOR) == BY_FILES:
+            files = launch.scratch.absolute() / "kv"
+            command += [f"{TRANSFER}.kv_connector_extra_config.shared_storage_path", str(files)]
         return command + render(launch.flags)
 
     def environment(self, launch: Launch) -> dict[str, str]:
@@ -120,6 +149,9 @@ class Vllm:
         }
         if "base" in launch.ports:
             environment["VLLM_PORT"] = str(launch.ports["base"])
+        if "side_channel" in launch.ports:
+            environment["VLLM_NIXL_SIDE_CHANNEL_HOST"] = launch.host
+            environment["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(launch.ports["side_channel"])
         if not launch.gpus:
             environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # else every server takes core 0
         return {**environment, **launch.env}
@@ -129,6 +161,8 @@ class Vllm:
         for flag, value in launch.flags.items():
             if flag.startswith(SPECULATIVE) and "synthetic" in f"{flag} {value}":
                 found.append(f"{flag}: synthetic acceptance makes up what is to be measured; take it out")
+        if launch.role in NODES:
+            found += _transfer_problems(launch)
         return found
 
     def arguments(self, launch: Launch) -> ArgumentList:
@@ -185,9 +219,17 @@ class Vllm:
         """Whole blocks."""
         return whole_units(tokens, number(config, "cache_config.block_size"))
 
+    def expected_reload(self, tokens: int, config: Mapping[str, Scalar | None]) -> int:
+        """Whole blocks, of a server that offloads."""
+        return self.expected_hit(tokens, config) if config.get("cache_config.kv_offloading_size") else 0
+
+    def evicting(self, tokens: int, config: Mapping[str, Scalar | None]) -> tuple[int, ...]:
+        return filling(tokens, self.capacity(config).device)
+
     def capacity(self, config: Mapping[str, Scalar | None]) -> KvCapacity:
-        blocks, size = (number(config, f"cache_config.{name}") for name in ("num_gpu_blocks", "block_size"))
-        return KvCapacity(device=blocks * size)
+        """The size of the host's tier is told in GiB, not in tokens."""
+        host = None if config.get("cache_config.kv_offloading_size") else 0
+        return KvCapacity(device=number(config, "kv_tokens"), host=host)
 
     def tokenize(self, client: Client, text: str) -> tuple[int, ...] | None:
         answer = client.post_json("/tokenize", {"prompt": text, "add_special_tokens": False})
@@ -199,10 +241,37 @@ class Vllm:
         del lines
         return LogFacts()
 
+    def joined(self, client: Client) -> frozenset[str]:
+        """Nodes join a router, which has an adapter of its own."""
+        del client
+        return frozenset()
+
+    def transferred(self, client: Client) -> TransferTotals | None:
+        """A decode node counts the tokens that it did not compute; bytes and failures only with NIXL."""
+        found = self.counters(client)
+        size = [value for name, value in found.items() if name.startswith("vllm:nixl_bytes_transferred_sum")]
+        return TransferTotals(
+            tokens=found.get("vllm:external_prefix_cache_hits_total", 0.0),
+            size=sum(size) if size else None,
+            failed=found.get("vllm:nixl_num_failed_transfers_total", 0.0),
+        )
+
     def counters(self, client: Client) -> dict[str, float]:
         """`vllm:prefix_cache_hits_total`, `vllm:num_preemptions_total`,
         `vllm:prompt_tokens_cached_by_source_total{source=host}`, ..."""
         return scrape(self.name, client)
+
+
+def _transfer_problems(launch: Launch) -> list[str]:
+    entries = {f"{TRANSFER}.kv_role", f"{TRANSFER}.kv_connector_extra_config.shared_storage_path"}
+    if given(launch.flags, TRANSFER) is not None:
+        return [f"{TRANSFER}: write its entries one by one, such as `{CONNECTOR}: {BY_FILES}`"]
+    found = [
+        f"{flag} is set by the harness; take it out of the scenario" for flag in entries & set(launch.flags)
+    ]
+    if given(launch.flags, CONNECTOR) is None:
+        found.append(f"a {launch.role} node needs `{CONNECTOR}`, such as {BY_FILES} or {BY_NIXL}")
+    return found
 
 
 def _comparable(answer: Any) -> dict[str, Scalar | None]:

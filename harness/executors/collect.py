@@ -105,6 +105,7 @@ def _context(check: PlannedCheck, planned: PlannedLane, up: Deployment, shop: Wo
                 log=server.log,
                 config=dict(record.effective_config),
                 flags=server.launch.flags,
+                version=record.version,
             )
             for server, record in zip(up.servers, up.records, strict=True)
         ),

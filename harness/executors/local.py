@@ -27,7 +27,7 @@ from harness.executors.reuse import late_objections
 from harness.executors.simulate import is_simulated
 from harness.executors.workshop import Workshop
 from harness.findings import Code, Finding
-from harness.host.gpus import GpuBook
+from harness.host.gpu import GpuBook
 from harness.host.guard import Guard
 from harness.host.ports import PortBook
 from harness.host.process import become_subreaper

@@ -11,7 +11,7 @@ from harness.evidence.record import LaneRecord
 from harness.executors.lane import run_lane
 from harness.executors.plan import PlannedLane
 from harness.executors.workshop import Workshop
-from harness.host.gpus import GpuLease
+from harness.host.gpu import GpuLease
 
 POLL_S = 0.2
 PATIENCE_S = 3.0  # after a halt, for lanes to notice by themselves

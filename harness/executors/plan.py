@@ -14,14 +14,16 @@ from pydantic import BaseModel, ValidationError
 from harness import models
 from harness.checks import CHECKS
 from harness.checks.base import Check, reference_of
-from harness.engines import ENGINES
+from harness.engines import engine_of, roles_of
 from harness.engines.base import Engine, Launch
 from harness.errors import ConfigError
 from harness.executors import requirements
 from harness.executors.reuse import EarlierRun, baselines_of, objections
 from harness.executors.schedule import Job, Schedule, pack
-from harness.host.gpus import Gpu, GpuBook, Link, cuda_names
+from harness.host.addresses import is_own_address
+from harness.host.gpu import Gpu, GpuBook, Link, cuda_names
 from harness.host.ports import PortBook
+from harness.host.proc import MARK
 from harness.scenario.model import Lane, Pair, Scenario, ServerSpec
 from harness.scenario.problems import by_lane
 
@@ -197,18 +199,20 @@ def _with_earlier(planned: PlannedLane, earlier: EarlierRun) -> PlannedLane:
 
 
 def _plan_lane(lane: Lane, ports: PortBook, gpus: GpuBook) -> PlannedLane:
-    engine = ENGINES[lane.engine]
+    engines = [engine_of(lane.engine, spec.role) for spec in lane.servers]
     folder = Path("runs") / "RUN" / lane.name
     servers: list[PlannedServer] = []
     names: list[str] = []
-    port_names = [engine.ports(spec.role, spec.flags) for spec in lane.servers]
+    port_names = [
+        engine.ports(spec.role, spec.flags) for engine, spec in zip(engines, lane.servers, strict=True)
+    ]
     for spec, own in zip(lane.servers, port_names, strict=True):
         names += (f"{spec.role}.{name}" for name in own)
     peeked = ports.peek(names)
     wanted = sum(spec.gpus for spec in lane.servers)
     suitable = partial(requirements.matches, lane.requires)
     left = list(gpus.peek(wanted, suitable=suitable, link=requirements.link(lane.requires)))
-    for spec, own in zip(lane.servers, port_names, strict=True):
+    for engine, spec, own in zip(engines, lane.servers, port_names, strict=True):
         mine, left = left[: spec.gpus], left[spec.gpus :]
         launch = Launch(
             lane=lane.name,
@@ -219,6 +223,7 @@ def _plan_lane(lane: Lane, ports: PortBook, gpus: GpuBook) -> PlannedLane:
             env=spec.env,
             ports={name: peeked[f"{spec.role}.{name}"] for name in own},
             folder=folder,
+            host=spec.host,
             python=lane.python,
             binary=lane.binary,
             cpus=tuple(range(min(spec.cpus, len(os.sched_getaffinity(0))))) if spec.cpus else (),
@@ -226,6 +231,8 @@ def _plan_lane(lane: Lane, ports: PortBook, gpus: GpuBook) -> PlannedLane:
         server = PlannedServer(spec=spec, engine=engine, launch=launch, port_names=own)
         launch = at_run(server, ports=launch.ports, cpus=launch.cpus, gpus=mine, folder=folder)
         servers.append(replace(server, launch=launch))
+    launches = introduced([server.launch for server in servers])
+    servers = [replace(server, launch=launch) for server, launch in zip(servers, launches, strict=True)]
     checks = tuple(parse_check(name, given) for name, given in lane.checks.items())
     skip = requirements.unmet(lane.requires, wanted, gpus.inventory)
     return PlannedLane(lane=lane, servers=tuple(servers), checks=checks, skip=skip)
@@ -243,8 +250,17 @@ def _lane_problems(planned: PlannedLane) -> list[str]:
     found: list[str] = []
     for server in planned.servers:
         found += server.engine.problems(server.launch)
+        if not is_own_address(server.spec.host):
+            found.append(
+                f"host `{server.spec.host}` of {server.spec.role} is no IPv4 address of this machine"
+            )
+        found += (
+            f"env.{name} is the harness's own: its processes are found again by it; take it out"
+            for name in (MARK, "SPT_NOENV")
+            if name in server.spec.env
+        )
         if server.spec.role not in server.engine.roles:
-            known = ", ".join(server.engine.roles)
+            known = ", ".join(roles_of(planned.lane.engine))
             found.append(f"{server.engine.name} has no role `{server.spec.role}` here; it has: {known}")
     name = planned.lane.model.pull
     if name is not None and name not in models.MODELS:
@@ -253,6 +269,21 @@ def _lane_problems(planned: PlannedLane) -> list[str]:
         found.append(f"model {name} is not on this machine; get it with: harness models pull {name}")
     for check in planned.checks:
         found += (f"check `{check.name}`: {problem}" for problem in check.check.problems(check.params))
+    return found
+
+
+def introduced(launches: Sequence[Launch]) -> list[Launch]:
+    """The launches of one lane, each with the addresses of the others."""
+    known = [(launch.role, launch.base_url, launch) for launch in launches]
+    found = []
+    for launch in launches:
+        peers: dict[str, str] = {}
+        for role, url, other in known:
+            if other is not launch:
+                peers[role] = url
+                hidden = ((name, port) for name, port in other.ports.items() if name != "http")
+                peers |= {f"{role}.{name}": f"http://{other.host}:{port}" for name, port in hidden}
+        found.append(replace(launch, peers=peers))
     return found
 
 

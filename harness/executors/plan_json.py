@@ -71,10 +71,11 @@ def _lane_json(planned: PlannedLane) -> dict[str, Any]:
     }
 
 
-def _check_argv(check: PlannedCheck, base_url: str, planned: PlannedLane) -> list[str]:
+def _check_argv(check: PlannedCheck, base_url: str, planned: PlannedLane) -> list[str] | None:
+    """Empty where the check has no program; None where its command cannot be made."""
     folder = planned.servers[-1].launch.folder / check.name
     served_name = planned.lane.model.served_name
     try:
         return check.check.command(check.params, base_url=base_url, served_name=served_name, folder=folder)
     except ConfigError:  # a missing data set is among the plan's problems already
-        return []
+        return None

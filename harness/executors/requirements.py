@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from harness.host.gpu_inventory import Gpu, Inventory, Link
-from harness.host.gpu_topology import choose
+from harness.host.gpu.inventory import Gpu, Inventory, Link
+from harness.host.gpu.topology import choose
 from harness.host.hardware import cpu_features, cpu_model
 
 # A "80 GB" GPU shows 79.6 GiB, one of "141 GB" 140.4: sizes are meant as they are sold.

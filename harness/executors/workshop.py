@@ -8,7 +8,7 @@ from harness.events import Watcher
 from harness.evidence.record import LaneRecord
 from harness.evidence.run_dir import RunDir
 from harness.executors.halt import Halt
-from harness.host.gpus import GpuBook
+from harness.host.gpu import GpuBook
 from harness.host.guard import Guard
 from harness.host.ports import PortBook
 

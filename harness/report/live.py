@@ -42,8 +42,8 @@ class LaneView:
             self.first_done = (done, time.monotonic())
 
     def eta_s(self) -> float | None:
-        """Remaining seconds at the pace since the first answer; None until that can be told."""
-        if self.first_done is None or self.done <= self.first_done[0]:
+        """Remaining seconds at the pace since the first answer; None where that cannot be told."""
+        if self.first_done is None or not self.first_done[0] < self.done < self.total:
             return None
         pace = (time.monotonic() - self.first_done[1]) / (self.done - self.first_done[0])
         return pace * (self.total - self.done)
@@ -90,7 +90,9 @@ class PlainView:
         if now - self._printed.get(lane, self._began) < PLAIN_EVERY_S:
             return
         self._printed[lane] = now
-        self._line(lane, f"{view.phase} {_share(view)}")
+        eta = view.eta_s()
+        left = f", {seconds(eta)} left" if eta is not None else ""
+        self._line(lane, f"{view.phase} {_share(view)}{left}")
 
     def note(self, lane: str, text: str) -> None:
         self._line(lane, text)
@@ -148,6 +150,4 @@ class TableView:
 def _share(view: LaneView) -> str:
     if not view.total:
         return ""
-    eta = view.eta_s()
-    left = f", {seconds(eta)} left" if eta is not None else ""
-    return f"{view.done}/{view.total} ({view.done / view.total:.0%}{left})"
+    return f"{view.done}/{view.total} ({view.done / view.total:.0%})"

@@ -29,9 +29,14 @@ def render_plan(name: str, plan: dict[str, Any]) -> str:
             lines += _command([*words, *(shlex.quote(word) for word in server["argv"])])
         for check, planned_check in planned["checks"].items():
             lines.append(f"  check {safe(check)}")
-            lines += _command([shlex.quote(word) for word in planned_check["argv"]]) or [
-                f"      no command: {safe(_why(plan.get('problems', ()), lane, check), 1000)}"
-            ]
+            if planned_check["argv"] is None:
+                why = _why(plan.get("problems", ()), lane, check)
+                lines.append(f"      no command: {safe(why, 1000)}")
+            elif planned_check["argv"]:
+                lines += _command([shlex.quote(word) for word in planned_check["argv"]])
+            else:
+                told = ", ".join(f"{name} {value}" for name, value in planned_check["params"].items())
+                lines.append(f"      asked by the harness itself: {safe(told, 1000)}")
     lines += _schedule(plan["schedule"])
     for pair in plan["pairs"]:
         margin = pair["max_drop_pp"]

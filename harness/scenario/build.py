@@ -16,6 +16,7 @@ from harness.scenario.written import NAME, WrittenLane, WrittenPair, WrittenServ
 
 # Roles that only pass requests on: the lane's GPUs are not for them.
 ROUTING: Final = ("master", "router")
+ORDER: Final = ("normal", "prefill", "decode", *ROUTING)  # of starting; clients talk to the last
 RESERVED: Final = re.compile(r".*\.(json|txt|log)|pairs", re.IGNORECASE)
 
 
@@ -145,20 +146,25 @@ class Builder:
             given = ", ".join(roles) or "none"
             sentence = "expected one normal server, or prefill, decode and master (or router)"
             self.problems.add(at, f"`servers`: {sentence}, got {given}.")
-        return tuple(self._server(written, server) for server in own)
+        ordered = sorted(own, key=lambda server: ORDER.index(server.role))
+        return tuple(self._server(written, server) for server in ordered)
 
     def _server(self, lane: WrittenLane, own: WrittenServer) -> ServerSpec:
         env = {**(lane.env or {}), **(own.env or {})}
-        flags = {**(lane.flags or {}), **(own.flags or {})}
-        expect = {**(lane.expect or {}), **(own.expect or {})}
-        gpus = 0 if own.role in ROUTING else lane.gpus or 0
+        routing = own.role in ROUTING
+        inherited = {} if own.role == "router" else lane.flags or {}
+        flags = {**inherited, **(own.flags or {})}
+        expect = {**({} if routing else lane.expect or {}), **(own.expect or {})}
+        gpus = 0 if routing else lane.gpus or 0
+        cpus = None if routing else lane.cpus
         return ServerSpec(
             role=own.role,
             flags={name: value for name, value in flags.items() if value is not None and value is not False},
             env={name: value for name, value in env.items() if value is not None},
             expect={name: value for name, value in expect.items() if value is not None},
             gpus=gpus if own.gpus is None else own.gpus,
-            cpus=lane.cpus if own.cpus is None else own.cpus,
+            cpus=cpus if own.cpus is None else own.cpus,
+            **({"host": own.host} if own.host else {}),
         )
 
     def _checks(self, checks: Map, *, strict: bool) -> dict[str, dict[str, Any]]:

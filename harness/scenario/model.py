@@ -30,7 +30,8 @@ class ModelSpec(Frozen):
 
 
 class ServerSpec(Frozen):
-    """One server process of a lane; its flags and environment are laid over the lane's."""
+    """One server process of a lane; its flags and environment are laid over the lane's. A `router` is another
+    program than the servers behind it: it takes nothing but its own flags."""
 
     role: Role = "normal"
     flags: dict[str, FlagValue] = Field(default_factory=dict, description="exactly as the server spells them")
@@ -40,6 +41,7 @@ class ServerSpec(Frozen):
     )
     gpus: int = Field(0, ge=0, description="GPUs leased for this server")
     cpus: int | None = Field(None, ge=1, description="CPU cores leased for this server alone")
+    host: str = Field("127.0.0.1", description="address of this machine that the server listens on")
 
 
 class Timeouts(Frozen):
@@ -61,7 +63,9 @@ class Lane(Frozen):
     python: str | None = Field(None, description="interpreter that has the engine installed")
     binary: str | None = Field(None, description="server program, for engines that are one (llama-server)")
     model: ModelSpec
-    servers: tuple[ServerSpec, ...] = Field(min_length=1)
+    servers: tuple[ServerSpec, ...] = Field(
+        min_length=1, description="the last is the one that clients talk to"
+    )
     checks: dict[str, dict[str, Any]] = Field(default_factory=dict)
     timeouts: Timeouts = Timeouts()
     required: bool = Field(True, description="false: a SKIPPED lane does not worsen the run")

@@ -119,13 +119,24 @@ class WrittenServer(Written):
     """One server process of a lane; what it says is laid over what the lane says."""
 
     role: Role = Field("normal", description="normal alone, or prefill, decode and master (or router).")
-    flags: dict[FlagName, Flag] | None = Field(None, description="Laid over the lane's flags.")
+    flags: dict[FlagName, Flag] | None = Field(
+        None, description="Laid over the lane's flags; a router, another program, has its own alone."
+    )
     env: dict[VariableName, EnvValue] | None = Field(None, description="Laid over the lane's env.")
-    expect: dict[str, Expected] | None = Field(None, description="Laid over the lane's expect.")
+    expect: dict[str, Expected] | None = Field(
+        None, description="Laid over the lane's expect; a master or router has its own alone."
+    )
     gpus: Gpus | None = Field(
         None, description="GPUs of this server. Default: the lane's; 0 for a master or router."
     )
-    cpus: Cores | None = Field(None, description="CPU cores of this server alone. Default: the lane's.")
+    cpus: Cores | None = Field(
+        None, description="CPU cores of this server alone. Default: the lane's; any for a master or router."
+    )
+    host: Word = Field(
+        None,
+        description="IPv4 address of this machine that the server listens on. Default: 127.0.0.1. LightLLM's "
+        "prefill and decode nodes need a network card's; who else can reach them there is yours to judge.",
+    )
 
 
 class WrittenTimeouts(Written):

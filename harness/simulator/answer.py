@@ -35,7 +35,13 @@ class Sequence:
     on_token: Callable[[], None]
     tokens: list[Token] = field(default_factory=list)
     done: Done | None = None
+    error: Exception | None = None
     news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def fail(self, error: Exception) -> None:
+        """No more of it comes, and what came is no answer."""
+        self.error = error
+        self.news.set()
 
     def put(self, item: Token | Done) -> None:
         if isinstance(item, Done):

@@ -1,6 +1,5 @@
 """LightLLM's own endpoints, and the table of all."""
 
-import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
@@ -15,15 +14,21 @@ from harness.simulator.service import Service
 from harness.simulator.types import Done
 
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
-HEALTH_TIMEOUT_S = 200.0
+Endpoints: TypeAlias = Mapping[str, Mapping[str, Endpoint]]  # by path and method
 
 
 class Api:
     """Answers requests. `handle` never raises but for being cancelled."""
 
     def __init__(
-        self, service: Service, observer: LoggingObserver, log: Log, model_defaults: Mapping[str, Any]
+        self,
+        service: Service,
+        observer: LoggingObserver,
+        log: Log,
+        model_defaults: Mapping[str, Any],
+        own: Endpoints,
     ) -> None:
+        """`own`: the endpoints of this run mode, which come before those that all have."""
         self._service = service
         self._observer = observer
         self._log = log
@@ -33,7 +38,7 @@ class Api:
         if "wrong-model-name" not in service.planted:
             self._name = str(service.args["model_name"])
         self._openai = openai_api.OpenAi(service, model_defaults)
-        self._table = self._endpoints()
+        self._table: Endpoints = {**self._endpoints(), **own}
 
     async def handle(self, request: Request) -> Response:
         methods = self._table.get(request.path)
@@ -49,22 +54,16 @@ class Api:
             self._service.metrics.failure += 1
             return error_response(error, openai=request.path.startswith("/v1/"))
 
-    def _endpoints(self) -> dict[str, dict[str, Endpoint]]:
-        def reads(endpoint: Endpoint) -> dict[str, Endpoint]:
-            return {"GET": endpoint, "HEAD": endpoint}
-
+    def _endpoints(self) -> Endpoints:
         def both(endpoint: Endpoint) -> dict[str, Endpoint]:
             return {"GET": endpoint, "POST": endpoint}
 
         return {
-            "/health": reads(self._health),
-            "/healthz": {"GET": self._health},
             "/readiness": both(self._alive),
             "/liveness": both(self._alive),
             "/get_server_info": both(self._server_info),
             "/get_model_name": both(self._model_name),
             "/v1/models": {"GET": self._models},
-            "/token_load": {"GET": self._token_load},
             "/metrics": {"GET": self._metrics},
             "/tokens": both(self._tokens),
             "/generate": {"POST": self._generate},
@@ -75,14 +74,6 @@ class Api:
             "/profiler_start": both(self._no_profiler),
             "/profiler_stop": both(self._no_profiler),
         }
-
-    async def _health(self, _: Request) -> Response:
-        limit = float(os.environ.get("HEALTH_TIMEOUT", HEALTH_TIMEOUT_S))
-        silent = time.monotonic() - self._service.pump.last_token
-        stuck = self._service.pump.engine.busy and silent > limit and "stall" not in self._service.planted
-        if os.environ.get("DEBUG_HEALTHCHECK_RETURN_FAIL") == "true" or stuck:
-            return Response.of({"message": "Error"}, 503)
-        return Response.of({"message": "Ok"})
 
     async def _alive(self, _: Request) -> Response:
         return Response.of({"status": "ok"})
@@ -102,12 +93,6 @@ class Api:
             "max_model_len": self._service.longest,
         }
         return Response.of({"object": "list", "data": [card]})
-
-    async def _token_load(self, _: Request) -> Response:
-        current, logical, dynamic = self._service.pump.engine.load()
-        return Response.of(
-            {"current_load": current, "logical_max_load": logical, "dynamic_max_load": dynamic}
-        )
 
     async def _metrics(self, _: Request) -> Response:
         return Response.text(self._service.metrics.text(self._name, self._observer))

@@ -6,7 +6,7 @@ from harness.simulator.answer_key import AnswerKey
 from harness.simulator.core_faults import CoreFaults
 from harness.simulator.faults import ENGINE, Planted
 from harness.simulator.language import Language
-from harness.simulator.scheduler import Scheduler
+from harness.simulator.scheduler import Scheduler, Speed
 from harness.simulator.settings import Settings
 from harness.simulator.tokenizer import Tokenizer
 from harness.simulator.types import Limits, Observer
@@ -20,12 +20,20 @@ def build(
     planted: Planted,
     observer: Observer,
 ) -> Scheduler:
-    """Raises OSError or ValueError for an answer key that cannot be read."""
+    """Raises OSError or ValueError for an answer key that cannot be read, ValueError for an acceptance that
+    this many drafted tokens cannot have."""
     answers = None
     if settings.answer_key is not None:
         answers = AnswerKey.load(settings.answer_key, settings.accuracies, settings.discordance)
     language = Language(tokenizer, answers, kv_type=kv_type, model_seed=settings.seed)
-    return Scheduler(limits, language, observer, faults=core_faults(planted))
+    return Scheduler(
+        limits,
+        language,
+        observer,
+        faults=core_faults(planted),
+        speed=Speed(**settings.costs),
+        accept_mean=settings.accept_mean if limits.mtp_step else None,
+    )
 
 
 def core_faults(planted: Planted) -> CoreFaults:

@@ -17,11 +17,13 @@ START = {
     "wrong-model-name": "serves under the name `to` (another-model)",
     "exits-at-ready": "ends with exit code 1 as soon as it is ready",
     "kv-type-rewritten": "the KV type is `to` instead (None, or fp8kv_dsa where None was asked)",
+    "pd-never-registers": "a node never calls its master",
+    "pd-argument-mismatch": "a decode node has another value than it was told: `to` (page_size=1)",
 }
 RUNNING = {  # `after_requests` prompts are served well before these begin
     "fatal-line-while-serving": "logs a CUDA error (or the line `to`), and serves on",
     "killed": "kills itself with SIGKILL",
-    "router-killed": "its router is killed; the launcher notices and ends with exit code 1",
+    "router-killed": "its router is killed: no answer any more; the launcher notices and exits with 1",
     "stall": "takes requests and never answers; /health is green",
     "infer-thread-dead": "one traceback in impl.py, then as `stall`",
     "error-500": "500 from the OpenAI endpoints, and 417 from LightLLM's own, for that share of the requests",
@@ -33,6 +35,14 @@ RUNNING = {  # `after_requests` prompts are served well before these begin
     "swapped-answers": "two requests that run at the same time get each other's answers",
     "half-right-after": "half of the right answers turn wrong, after `after_requests`",
     "repeat-answers": "the first words over and over up to the last token, for that share of the prompts",
+}
+PD = {  # of a prefill and a decode node; as RUNNING
+    "pd-no-transfer": "the decode node computes that share of the prompts itself: nothing is sent",
+    "pd-transfer-error": "KV is not sent, for that share; the answer ends with the reason `error`",
+    "pd-corrupt-transfer": "KV is damaged on its way, for that share of the prompts",
+    "pd-gap": "half of the first piece is never sent, and computed by the decode node, for that share",
+    "prefill-dies": "the prefill node kills itself with SIGKILL in the middle of a prompt",
+    "health-green-while-dead": "the prefill node computes nothing more, and says that it is well",
 }
 ENGINE = {  # set for the whole life of the server: `share` and `after_requests` mean nothing to them
     "cold-hits": "a prompt never seen is reported, and run, as a full hit",
@@ -54,7 +64,7 @@ END = {
     "leaves-shm": "names in /dev/shm stay after a clean stop",
     "leaves-sysv": "a System V segment stays after a clean stop",
 }
-FAULTS: Mapping[str, str] = {**START, **RUNNING, **ENGINE, **END}
+FAULTS: Mapping[str, str] = {**START, **RUNNING, **PD, **ENGINE, **END}
 
 
 class Plan(Protocol):

@@ -14,7 +14,9 @@ from typing import Any, TypeAlias
 from urllib.parse import unquote
 
 MAX_HEAD = 65536
+MAX_LINE = 1 << 26  # of a connection that was taken over
 CLIENT_GONE = 499
+SWITCHED = 101
 _BAD_REQUEST = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
@@ -32,14 +34,19 @@ class Request:
         return json.loads(self.body)
 
 
+Taker: TypeAlias = Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]
+
+
 @dataclass(frozen=True, slots=True)
 class Response:
-    """`body` is sent whole; with `stream`, its pieces are sent as they come."""
+    """`body` is sent whole; with `stream`, its pieces are sent as they come. With `taken`, the answer is 101
+    and the connection its own from then on."""
 
     status: int = 200
     body: bytes = b""
     content_type: str = "application/json"
     stream: AsyncGenerator[bytes, None] | None = field(default=None)
+    taken: Taker | None = None
 
     @classmethod
     def of(cls, content: Any, status: int = 200) -> "Response":
@@ -138,8 +145,12 @@ class _Connection(asyncio.Protocol):
         status = CLIENT_GONE
         try:
             response = await self._handler(request)
-            await self._write(response, head_only=request.method == "HEAD", keep=keep)
-            status = response.status
+            if response.taken is not None:
+                status = SWITCHED
+                self._hand_over(response.taken)
+            else:
+                await self._write(response, head_only=request.method == "HEAD", keep=keep)
+                status = response.status
         except asyncio.CancelledError:
             if self._transport is not None:  # the server stops; the client is still there
                 self._transport.abort()
@@ -154,6 +165,18 @@ class _Connection(asyncio.Protocol):
             if not keep and self._transport is not None:
                 self._transport.close()
         self._advance()
+
+    def _hand_over(self, take: Taker) -> None:
+        transport, self._transport = self._transport, None
+        if transport is None:
+            return
+        transport.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n\r\n")
+        reader = asyncio.StreamReader(limit=MAX_LINE)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        reader.feed_data(bytes(self._buffer))
+        take(reader, asyncio.StreamWriter(transport, protocol, reader, asyncio.get_running_loop()))
 
     async def _write(self, response: Response, *, head_only: bool, keep: bool) -> None:
         head = [

@@ -57,6 +57,23 @@ class Language:
             closing = self.tokenizer.encode(f".\n#### {number}", False)
         return Speech(context, self._words, self._full_stop, closing, self.tokenizer.eos_id)
 
+    def kv(self, ids: Sequence[int]) -> bytes:
+        """What is in the KV cache for these ids; a model of another KV type cannot read it."""
+        return self._masked(array("I", ids).tobytes())
+
+    def ids_of(self, kv: bytes) -> tuple[int, ...]:
+        """The ids that this KV stands for. Raises ValueError for a length that no KV has."""
+        return tuple(one % self.tokenizer.vocab_size for one in array("I", self._masked(kv)))
+
+    def state(self, ids: Sequence[int]) -> bytes:
+        """The state of linear attention after these ids."""
+        return hashlib.blake2b(self._salt + array("I", ids).tobytes(), digest_size=32).digest()
+
+    def _masked(self, data: bytes) -> bytes:
+        mask = hashlib.blake2b(self._salt, digest_size=32).digest() * (len(data) // 32 + 1)
+        number = int.from_bytes(data, "little") ^ int.from_bytes(mask[: len(data)], "little")
+        return number.to_bytes(len(data), "little")
+
     def _answer(self, prompt: Sequence[int]) -> str | None:
         if self._answers is None:
             return None

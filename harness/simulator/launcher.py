@@ -16,6 +16,7 @@ from harness.simulator.faults import Planted
 from harness.simulator.leftovers import Leftovers
 from harness.simulator.log import Log
 from harness.simulator.router import ASKED_KV_TYPE, START_ARGS, UNIQUE_NAME
+from harness.simulator.start_args import MASTER
 
 STOPPING = {
     signal.SIGINT: "Received SIGINT (Ctrl+C), forcing immediate exit...",
@@ -40,7 +41,8 @@ class Launcher:
         self._asked_kv_type = asked_kv_type
         self._planted = planted
         self._log = log
-        self._uniq = f"{secrets.token_hex(8)}_{args['node_rank']}"
+        self._master = args["run_mode"] == MASTER
+        self._uniq = f"{secrets.token_hex(8)}_{'pd_master' if self._master else args['node_rank']}"
         args["zmq_mode"] = f"{args['zmq_mode']}_{self._uniq}_"
         self._leftovers = Leftovers(self._uniq)
         self._router: subprocess.Popen[bytes] | None = None
@@ -48,7 +50,8 @@ class Launcher:
         self.signalled: int | None = None
 
     def start(self) -> None:
-        """Log the arguments, make what outlives processes, start the router and wait for its report.
+        """Log the arguments, make what outlives processes, start the router, which a P/D master has not, and
+        wait for its report.
 
         Raises Stopped, StartFailed.
         """
@@ -67,21 +70,23 @@ class Launcher:
         if self._args["enable_cpu_cache"]:
             self._init_ok("start_multi_level_kv_cache_manager")
         self._init_ok("start_metric_manager")
-        self._start_router()
-        self._wait()
-        self._init_ok("start_router_process")
-        self._init_ok("start_detokenization_process")
+        if not self._master:
+            self._start_router()
+            self._wait()
+            self._init_ok("start_router_process")
+            self._init_ok("start_detokenization_process")
         self._log.line("INFO", "api_start.py:590", f"start process pid {os.getpid()}")
 
-    @property
-    def router_pid(self) -> int:
-        assert self._router is not None
-        return self._router.pid
+    def kill_router(self) -> None:
+        """By SIGKILL, if there is one."""
+        if self._router is not None:
+            self._router.kill()
 
     def dead_child(self) -> str | None:
         """A line about the router, if it has ended."""
-        code = self._router.poll() if self._router is not None else None
-        return None if code is None else f"name=start_router_process pid={self.router_pid} exitcode={code}"
+        if self._router is None or (code := self._router.poll()) is None:
+            return None
+        return f"name=start_router_process pid={self._router.pid} exitcode={code}"
 
     def end(self) -> None:
         """Kill the router and remove what is outside the process, but for what faults leave there."""

@@ -6,19 +6,16 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-from harness.simulator import engine, start_args
-from harness.simulator.api import Api
+from harness.simulator import start_args
+from harness.simulator.assembly import Told, assemble
 from harness.simulator.faults import Planted
 from harness.simulator.launcher import Launcher, StartFailed, Stopped
 from harness.simulator.log import Log
 from harness.simulator.model import Model
-from harness.simulator.observer import LoggingObserver
-from harness.simulator.pump import Pump
-from harness.simulator.service import Service
 from harness.simulator.serving import Serving, probe
-from harness.simulator.settings import VARIABLE, BadSettings, Settings, load
+from harness.simulator.settings import VARIABLE, BadSettings, load
+from harness.simulator.speculation import Acceptance
 from harness.simulator.start_args import NotSimulated
-from harness.simulator.tokenizer import Tokenizer
 
 
 def main(parser: ArgumentParser) -> int:
@@ -36,20 +33,37 @@ def main(parser: ArgumentParser) -> int:
     asked = args["llm_kv_type"]
     try:
         planted = Planted(settings.faults, args, settings.seed)
+        _rewrite(args, planted)
+        if settings.accept_mean is not None and args["mtp_step"]:
+            Acceptance(args["mtp_step"], settings.accept_mean)
     except ValueError as error:
         sys.stderr.write(f"simulator: {VARIABLE}: {error}\n")
         return 1
+    return _run(Told(args=args, model=model, settings=settings, planted=planted, log=Log()), asked)
+
+
+def _rewrite(args: dict[str, Any], planted: Planted) -> None:
+    """The faults that change an argument. Raises ValueError for one that does not exist."""
     if "kv-type-rewritten" in planted:
-        args["llm_kv_type"] = planted.to("kv-type-rewritten", "None" if asked != "None" else "fp8kv_dsa")
-    return _run(args, asked, model, settings, planted)
+        other = "None" if args["llm_kv_type"] != "None" else "fp8kv_dsa"
+        args["llm_kv_type"] = planted.to("kv-type-rewritten", other)
+    if "pd-argument-mismatch" in planted and args["run_mode"] == "decode":
+        name, _, value = planted.to("pd-argument-mismatch", "page_size=1").partition("=")
+        if name not in args:
+            raise ValueError(f"pd-argument-mismatch: there is no start argument '{name}'")
+        args[name] = int(value) if value.isdecimal() else value
 
 
-def _run(args: dict[str, Any], asked: str, model: Model, settings: Settings, planted: Planted) -> int:
-    log = Log()
-    launcher = Launcher(args, asked, planted, log)
+def _run(told: Told, asked: str) -> int:
+    args, log = told.args, told.log
+    if told.model.hybrid and args["enable_cpu_cache"]:
+        size = args["cpu_cache_token_page_size"]
+        text = f"set cpu_cache_token_page_size to {size} for linear hybrid att model"
+        log.line("INFO", "api_start.py:388", text)
+    launcher = Launcher(args, asked, told.planted, log)
     try:
         launcher.start()
-        code = asyncio.run(_serve(args, model, settings, planted, log, launcher))
+        code = asyncio.run(_serve(told, launcher))
     except Stopped:
         log.line("INFO", "start_utils.py:158", "All processes have been terminated gracefully.")
         code = 0
@@ -61,25 +75,16 @@ def _run(args: dict[str, Any], asked: str, model: Model, settings: Settings, pla
     return code
 
 
-async def _serve(
-    args: dict[str, Any], model: Model, settings: Settings, planted: Planted, log: Log, launcher: Launcher
-) -> int:
-    api, pump = assemble(args, model, settings, planted, log)
-    serving = Serving(port=args["port"], api=api, pump=pump, launcher=launcher, planted=planted, log=log)
+async def _serve(told: Told, launcher: Launcher) -> int:
+    serving = Serving(
+        host=told.args["host"],
+        port=told.args["port"],
+        assembled=assemble(told),
+        launcher=launcher,
+        planted=told.planted,
+        log=told.log,
+    )
     return await serving.run()
-
-
-def assemble(
-    args: dict[str, Any], model: Model, settings: Settings, planted: Planted, log: Log
-) -> tuple[Api, Pump]:
-    """The server without its processes and sockets; `pump.run` has to run for it to answer. Needs a running
-    event loop. Raises OSError or ValueError for an answer key that cannot be read."""
-    bounds = start_args.limits(args, model, settings.capacity)
-    tokenizer, observer = Tokenizer.of(Path(args["model_dir"])), LoggingObserver(log)
-    simulated = engine.build(bounds, args["llm_kv_type"], tokenizer, settings, planted, observer)
-    pump = Pump(simulated, planted, log, settings.speed)
-    service = Service(args, pump, tokenizer, planted, log, settings.seed)
-    return Api(service, observer, log, model.sampling), pump
 
 
 def _check_ports(args: dict[str, Any]) -> None:
@@ -87,4 +92,4 @@ def _check_ports(args: dict[str, Any]) -> None:
     if len(set(ports)) != len(ports):
         raise RuntimeError(f"conflicting ports in list: {ports}")
     for port in ports:
-        probe(port)
+        probe(args["host"], port)

@@ -1,5 +1,8 @@
 """Where a request's tokens are: prefix hits, copies from the CPU tier, growth, and what stays at the end."""
 
+from array import array
+from collections.abc import Callable, Sequence
+
 from harness.simulator.core_faults import CoreFaults
 from harness.simulator.cpu_tier import CpuTier, worth_copying
 from harness.simulator.pool import Pool
@@ -17,6 +20,7 @@ class Memory:
         self._unit = unit
         self._faults = faults
         self._leaked = False
+        self.holds = 0  # of `hold`, not yet released
 
     def enter(self, running: Running) -> int:
         """Look for the request's prefix in both tiers. Returns how many tokens were copied from the CPU."""
@@ -29,6 +33,19 @@ class Memory:
         if self._faults.cold_hits and running.gpu_cached < limit:
             self._pretend(running, limit)
         return self._copy(running, key)
+
+    def hold(self, prompt: Sequence[int]) -> tuple[int, Callable[[], None]]:
+        """As `Scheduler.hold`."""
+        limit = (len(prompt) - 1) // self._unit * self._unit
+        hit, node = self.pool.tree.match(array("I", prompt).tobytes(), limit)
+        self.pool.tree.lock(node)
+        self.holds += 1
+
+        def release() -> None:
+            self.pool.tree.unlock(node)
+            self.holds -= 1
+
+        return hit, release
 
     def _hit(self, running: Running, key: bytes, limit: int) -> None:
         tree = self.pool.tree

@@ -4,6 +4,8 @@ import asyncio
 import os
 import signal
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from harness.simulator.faults import Planted
@@ -20,18 +22,36 @@ class Receiver(Protocol):
     def put(self, item: Token | Done) -> None: ...
 
 
+class Breaker:
+    """The faults that a new request sets off."""
+
+    def __init__(self, planted: Planted, log: Log) -> None:
+        self._planted = planted
+        self._log = log
+        self._fatal_logged = False
+
+    def before_request(self) -> None:
+        if self._planted.now("killed"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self._planted.now("fatal-line-while-serving") and not self._fatal_logged:
+            self._fatal_logged = True
+            default = "RuntimeError: CUDA error: an illegal memory access was encountered"
+            self._log.line("ERROR", "model_rpc.py:201", self._planted.to("fatal-line-while-serving", default))
+
+
 class Pump:
     """`last_token` is the monotonic time of the last token of any request."""
 
     def __init__(self, engine: SimulatedEngine, planted: Planted, log: Log, speed: float) -> None:
         self.engine = engine
+        self.limits = engine.limits
         self.last_token = time.monotonic()
+        self.before_request = Breaker(planted, log).before_request
         self._planted = planted
         self._log = log
         self._speed = speed
         self._work = asyncio.Event()
-        self._fatal_logged = False
-        self._emitted: list[tuple[Receiver, Token | Done]] = []
+        self._emitted: list[Callable[[], None]] = []
 
     def add(self, request: Request) -> None:
         self.engine.add(request)
@@ -39,16 +59,14 @@ class Pump:
 
     def deliver(self, receiver: "Receiver", item: Token | Done) -> None:
         """Called from inside a pass: the receiver gets it when the time of the pass is over."""
-        self._emitted.append((receiver, item))
+        self.later(partial(receiver.put, item))
 
-    def before_request(self) -> None:
-        """Faults that a new request sets off."""
-        if self._planted.now("killed"):
-            os.kill(os.getpid(), signal.SIGKILL)
-        if self._planted.now("fatal-line-while-serving") and not self._fatal_logged:
-            self._fatal_logged = True
-            default = "RuntimeError: CUDA error: an illegal memory access was encountered"
-            self._log.line("ERROR", "model_rpc.py:201", self._planted.to("fatal-line-while-serving", default))
+    def later(self, action: Callable[[], None]) -> None:
+        """Called from inside a pass: done when the time of the pass is over."""
+        self._emitted.append(action)
+
+    def abort(self, request: Request) -> None:
+        request.aborted = True
 
     async def run(self) -> None:
         """For ever; ends only by a fault or by being cancelled."""
@@ -58,7 +76,7 @@ class Pump:
                 self._work.clear()
                 await self._work.wait()
                 due = max(due, time.monotonic())
-            if self._planted.now("stall"):
+            if self._planted.now("stall") or self._planted.now("router-killed"):
                 return
             try:
                 due += self._pass() * self._speed
@@ -80,6 +98,6 @@ class Pump:
         return seconds
 
     def _hand_out(self) -> None:
-        for receiver, item in self._emitted:
-            receiver.put(item)
+        for action in self._emitted:
+            action()
         self._emitted.clear()

@@ -35,7 +35,7 @@ def main(report: int) -> None:
     told = settings.load()
     try:
         _load(told, log, parent)
-    except OutOfMemoryError as error:
+    except (OutOfMemoryError, AssertionError) as error:
         log.trace("model_rpc.py:163", "load model error:", error)
         os.write(report, traceback.format_exc().encode())
         raise SystemExit(1) from None
@@ -53,6 +53,8 @@ def _load(told: settings.Settings, log: Log, parent: int) -> None:
     bounds = start_args.limits(args, model, told.capacity)
     seconds = told.load_seconds * planted.factor("slow-but-progressing", 10)
     todo = list(loading.lines(args, model, bounds.max_total_token_num))
+    if args["run_mode"] in start_args.NODES:
+        start_args.check_transfer_page(args, model)
     if bounds.cpu_tokens:
         todo.append(loading.placement(bounds.max_total_token_num, bounds.cpu_tokens))
     for number, line in enumerate(todo):

@@ -39,9 +39,13 @@ class Running:
 
     @classmethod
     def of(cls, request: Request, language: Language, max_new: int) -> "Running":
+        arrived = request.arrived
+        speech = language.begin(arrived.ids if arrived else request.prompt, request.seed)
+        if arrived and not arrived.intact:
+            speech.corrupt(b"state")
         return cls(
             request=request,
-            speech=language.begin(request.prompt, request.seed),
+            speech=speech,
             stream=language.tokenizer.stream(),
             ids=array("I", request.prompt),
             eos=language.tokenizer.eos_id,
@@ -63,6 +67,11 @@ class Running:
         return self.generated > 0 and len(self.ids) - self.computed == 1
 
     @property
+    def lands(self) -> bool:
+        """Its prompt is not to be computed here: another node did."""
+        return self.request.arrived is not None and not self.generated
+
+    @property
     def cached(self) -> int:
         return self.gpu_cached + self.cpu_cached
 
@@ -75,6 +84,8 @@ class Running:
         index = self.generated + 1
         may_stop = not request.ignore_eos and index >= request.min_new_tokens
         token, logprob = self.speech.next(may_stop)
+        if self.lands and request.arrived:
+            token, logprob = request.arrived.first
         self.ids.append(token)
         self.generated = index
         is_end = may_stop and token == self.eos

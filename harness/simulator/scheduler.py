@@ -1,6 +1,7 @@
 """The engine: admits, prefills in chunks, decodes, pauses and recovers, by LightLLM's rules."""
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from harness.simulator.admission import Admission
@@ -46,7 +47,7 @@ class Scheduler:
         if not 1 <= limits.chunked_prefill_size <= limits.batch_max_tokens:
             raise ValueError("chunked_prefill_size must be at least 1 and at most batch_max_tokens")
         self.limits = limits
-        self._language = language
+        self.language = language
         self._observer = observer
         self._faults = faults or CoreFaults()
         self._speed = speed or Speed()
@@ -84,6 +85,10 @@ class Scheduler:
             return self._speed.idle
         return self._run(ready) + copied * self._speed.copied_token
 
+    def hold(self, prompt: Sequence[int]) -> tuple[int, Callable[[], None]]:
+        """How much of a prompt is in the pool; it stays there until the function is called, once."""
+        return self._memory.hold(prompt)
+
     def load(self) -> tuple[float, float, float]:
         pool = self._memory.pool
         present = self._running + self._paused
@@ -103,7 +108,7 @@ class Scheduler:
             if self._running and not (fits and self._admission.fits(request, self._running, self._crowded)):
                 break
             self._waiting.popleft()
-            running = Running.of(request, self._language, self._admission.max_new(request))
+            running = Running.of(request, self.language, self._admission.max_new(request))
             copied += self._memory.enter(running)
             self._running.append(running)
         return copied
@@ -124,19 +129,26 @@ class Scheduler:
         ready: list[tuple[Running, int]] = []
         short: list[Running] = []
         for running in self._running:
-            tokens = 1 if running.decoding else min(running.remaining, self.limits.chunked_prefill_size)
-            if not running.decoding and tokens > budget:
+            tokens = self._tokens(running)
+            cost = 0 if running.decoding or running.lands else tokens
+            if cost > budget:
                 continue
             room = self._memory.room(running, self._headroom(running, tokens))
             if room > available:
                 short.append(running)
                 continue
             available -= room
-            budget -= 0 if running.decoding else tokens
+            budget -= cost
             ready.append((running, tokens))
         for running in short[: min(PAUSES_PER_PASS, len(self._running) - 1)]:
             self._pause(running)
         return ready
+
+    def _tokens(self, running: Running) -> int:
+        if running.decoding:
+            return 1
+        most = running.remaining if running.lands else self.limits.chunked_prefill_size
+        return min(running.remaining, most)
 
     def _headroom(self, running: Running, tokens: int) -> int:
         if running.decoding and self.limits.mtp_step:
@@ -150,7 +162,8 @@ class Scheduler:
                 seconds += self._speed.decode_request
                 self._decode(running)
             else:
-                seconds += tokens * self._speed.prefill_token
+                each = self._speed.copied_token if running.lands else self._speed.prefill_token
+                seconds += tokens * each
                 self._prefill(running, tokens)
         for running, _ in ready:
             if running.ended is not None:
@@ -160,6 +173,8 @@ class Scheduler:
     def _prefill(self, running: Running, tokens: int) -> None:
         self._memory.grow(running, tokens)
         running.computed += tokens
+        if running.request.progress is not None:
+            running.request.progress(running.computed)
         if running.remaining == 0:
             running.generate()
 
@@ -222,7 +237,7 @@ class Scheduler:
                 self._finish(running, "abort")
         for request in [each for each in self._waiting if each.aborted]:
             self._waiting.remove(request)
-            request.emit(Running.of(request, self._language, 1).done("abort"))
+            request.emit(Running.of(request, self.language, 1).done("abort"))
             self._observer.released(request.req_id)
 
     def _finish(self, running: Running, reason: FinishReason) -> None:
@@ -231,7 +246,7 @@ class Scheduler:
         self._admission.estimate.update(running.generated)
         running.request.emit(running.done(reason))
         self._observer.released(running.request.req_id)
-        if not self._running and not self._paused:
+        if not self._running and not self._paused and not self._memory.holds:
             pool = self._memory.pool
             self._observer.idle(pool.tree.refed, pool.tree.held, pool.free, pool.total)
 

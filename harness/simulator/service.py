@@ -1,22 +1,23 @@
 """What LightLLM's HTTP server does with one prompt: log it, count it, hand it to the engine, log its end."""
 
 import asyncio
+import itertools
 import random
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from harness.simulator.answer import Answer, Distortion, Sequence
 from harness.simulator.faults import Planted
 from harness.simulator.log import Log
 from harness.simulator.metrics import Metrics
-from harness.simulator.pump import Pump
-from harness.simulator.request_lines import Timing, done_line
+from harness.simulator.pump import Receiver
+from harness.simulator.request_lines import Timing, done_line, header
 from harness.simulator.sampling import Sampling
 from harness.simulator.start_args import longest_request
 from harness.simulator.tokenizer import Tokenizer
-from harness.simulator.types import Done, Request, Token
+from harness.simulator.types import Done, Limits, Request, Token
 
 ID_STEP = 8  # the sequences of a request have the ids in between
 CHARACTERS_PER_TOKEN = 8  # a text longer than this many per token of the limit is refused unread
@@ -40,21 +41,40 @@ class Group:
     requests: list[Request] = field(default_factory=list)
 
 
+class Backend(Protocol):
+    """What computes: the engine behind its pump, or the nodes of a master. `last_token`: monotonic time."""
+
+    limits: Limits
+    last_token: float
+
+    def before_request(self) -> None: ...
+    def add(self, request: Request) -> None: ...
+    def deliver(self, receiver: Receiver, item: Token | Done) -> None: ...
+    def abort(self, request: Request) -> None: ...
+
+
 class Service:
-    """Everything between HTTP and the engine. Lives on one event loop."""
+    """Everything between HTTP and the engine. Lives on one event loop. `ids` are the numbers of requests."""
 
     def __init__(
-        self, args: Mapping[str, Any], pump: Pump, tokenizer: Tokenizer, planted: Planted, log: Log, seed: int
+        self,
+        args: Mapping[str, Any],
+        pump: Backend,
+        tokenizer: Tokenizer,
+        planted: Planted,
+        log: Log,
+        seed: int,
+        ids: Iterator[int] | None = None,
     ) -> None:
         self.args = args
         self.tokenizer = tokenizer
         self.planted = planted
         self.metrics = Metrics()
-        self.longest = longest_request(pump.engine.limits)
+        self.longest = longest_request(pump.limits)
         self.pump = pump
         self._log = log
         self._distortion = Distortion(planted, tokenizer)
-        self._next_id = ID_STEP
+        self._ids = ids or itertools.count(ID_STEP, ID_STEP)
         self._random = random.Random(seed)  # noqa: S311 - sampling
 
     def count(self, text: str, *, add_special_tokens: bool = True) -> int:
@@ -93,6 +113,8 @@ class Service:
             while True:
                 await sequence.news.wait()
                 sequence.news.clear()
+                if sequence.error is not None:
+                    raise sequence.error
                 for token in sequence.tokens[sent:]:
                     sent += 1
                     yield token
@@ -105,7 +127,7 @@ class Service:
         yield sequence.done
 
     def _admit(self, prompt: str | list[int], sampling: Sampling, headers: Mapping[str, str]) -> Group:
-        req_id, self._next_id = self._next_id, self._next_id + ID_STEP
+        req_id = next(self._ids)
         self.planted.requests += 1
         self.pump.before_request()
         self.metrics.count += 1
@@ -117,7 +139,7 @@ class Service:
             max_new_tokens=sampling.max_new_tokens,
             headers=headers,
         )
-        self._log.line("INFO", "manager.py:538", f"received req {_header(group)} ")
+        self._log.line("INFO", "manager.py:538", f"received req {header(req_id, headers, group.timing)} ")
         if self.planted.strikes("busy-429", str(self.planted.requests)):
             raise ServerBusy("server is busy, please try again later.")
         if self.planted.strikes("error-500", str(self.planted.requests)):
@@ -169,6 +191,7 @@ class Service:
             prompt=group.prompt,
             max_new_tokens=max_new_tokens,
             emit=lambda item: self.pump.deliver(sequence, item),
+            fail=sequence.fail,
             min_new_tokens=min(sampling.min_new_tokens, max_new_tokens),
             ignore_eos=sampling.ignore_eos,
             stop=sampling.stop,
@@ -178,11 +201,13 @@ class Service:
         group.sequences.append(sequence)
         group.requests.append(request)
         if not index:
-            cost = time.time() - group.timing.start
-            self._log.line(
-                "INFO", "manager.py:402", f"router recive req id {group.req_id} cost time {cost:.6f} s"
-            )
+            self._to_router(group)
         self.pump.add(request)
+
+    def _to_router(self, group: Group) -> None:
+        cost = time.time() - group.timing.start
+        text = f"router recive req id {group.req_id} cost time {cost:.6f} s"
+        self._log.line("INFO", "manager.py:402", text)
 
     def _salt(self, sampling: Sampling, index: int) -> int:
         if sampling.greedy:
@@ -198,6 +223,8 @@ class Service:
         while sequence.done is None:
             await sequence.news.wait()
             sequence.news.clear()
+            if sequence.error is not None:
+                raise sequence.error
         answer = Answer.of(sequence.tokens, sequence.done)
         if not group.faults:
             return answer
@@ -205,7 +232,7 @@ class Service:
 
     def _abort(self, group: Group) -> None:
         for request in group.requests:
-            request.aborted = True
+            self.pump.abort(request)
         self.metrics.failure += 1
         self._log.line("WARNING", "manager.py:690", f"aborted group_request_id {group.req_id}")
 
@@ -213,18 +240,9 @@ class Service:
         done = answers[0].done
         out = sum(answer.done.generated for answer in answers)
         self.metrics.add(len(group.prompt), out, done)
-        self._log.line(
-            "INFO",
-            "manager.py:745",
-            done_line(_header(group), len(group.prompt), out, done, group.timing, self.args["mtp_step"]),
-        )
+        self._log.line("INFO", "manager.py:745", self._done_line(group, out, done))
         self._log.line("DEBUG", "manager.py:771", f"httpserver release req_id {group.req_id}, index 0")
 
-
-def _header(group: Group) -> str:
-    start = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(group.timing.start))
-    return (
-        f"X-Request-Id:{group.headers.get('x-request-id', '')} "
-        f"X-Session-Id:{group.headers.get('x-session-id', '')} "
-        f"start_time:{start} lightllm_req_id:{group.req_id}"
-    )
+    def _done_line(self, group: Group, out: int, done: Done) -> str:
+        front = header(group.req_id, group.headers, group.timing)
+        return done_line(front, len(group.prompt), out, done, group.timing, self.args["mtp_step"])

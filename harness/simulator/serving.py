@@ -11,13 +11,11 @@ import time
 from dataclasses import dataclass, field
 
 from harness.simulator import http
-from harness.simulator.api import Api
+from harness.simulator.assembly import Assembled
 from harness.simulator.faults import Planted
 from harness.simulator.launcher import STOPPING, Launcher
 from harness.simulator.log import Log
-from harness.simulator.pump import Pump
 
-LOOPBACK = "127.0.0.1"
 SUPERVISION_S = 0.5
 DRAIN_S = 3.0  # what running requests get when the server is told to end
 ORPHAN_LIVES_S = 900
@@ -27,9 +25,9 @@ ORPHAN_LIVES_S = 900
 class Serving:
     """One serving server; `run` gives the launcher's exit code."""
 
+    host: str
     port: int
-    api: Api
-    pump: Pump
+    assembled: Assembled
     launcher: Launcher
     planted: Planted
     log: Log
@@ -44,24 +42,25 @@ class Serving:
             self._signalled(self.launcher.signalled)
         self.log.line("INFO", "api_http.py:488", f"server start up ok, loop use is {loop}")
         try:
-            listener = _listener(self.port)
+            listener = _listener(self.host, self.port)
         except OSError as error:
             self.log.raw(f"[Errno {error.errno}] error while attempting to bind on address: {error.strerror}")
             return self._http_died()
-        server = http.Server(self.api.handle, self._access)
+        server = http.Server(self.assembled.api.handle, self._access)
         await server.listen(listener)
         self.log.raw(
             f"[{time.strftime('%Y-%m-%d %H:%M:%S %z')}] [{os.getpid()}] [INFO] "
-            f"Running on http://{LOOPBACK}:{self.port} (CTRL + C to quit)"
+            f"Running on http://{self.host}:{self.port} (CTRL + C to quit)"
         )
         self._plant(listener)
         if "exits-at-ready" in self.planted:
             return self._http_died()
-        pump = loop.create_task(self.pump.run())
+        running = [loop.create_task(work()) for work in self.assembled.work]
         try:
             return await self._supervise(server)
         finally:
-            pump.cancel()
+            for task in running:
+                task.cancel()
 
     def _plant(self, listener: socket.socket) -> None:
         if "orphan-holds-port" in self.planted:
@@ -75,8 +74,7 @@ class Serving:
                 number = await asyncio.wait_for(self._stop.get(), SUPERVISION_S)
                 return await self._end(server, number)
             if self.planted.now("router-killed"):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(self.launcher.router_pid, signal.SIGKILL)
+                self.launcher.kill_router()
             dead = self.launcher.dead_child()
             if dead is not None:
                 self.log.line(
@@ -117,20 +115,20 @@ class Serving:
         self.log.line("INFO", "api_http.py:127", f"\x1b[{colour}m{method} {path} {status}\x1b[0m")
 
 
-def probe(port: int) -> None:
+def probe(host: str, port: int) -> None:
     """Raises RuntimeError as LightLLM does when the port is taken, TIME_WAIT included."""
     with socket.socket() as test:
         try:
-            test.bind((LOOPBACK, port))
+            test.bind((host, port))
         except OSError as error:
             raise RuntimeError(f"port {port} has been used") from error
 
 
-def _listener(port: int) -> socket.socket:
+def _listener(host: str, port: int) -> socket.socket:
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((LOOPBACK, port))
+        listener.bind((host, port))
         listener.listen(1024)
     except OSError:
         listener.close()

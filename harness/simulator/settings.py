@@ -6,12 +6,14 @@ Faults and the model's ability are planted here and not by flags, which the real
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, FilePath, ValidationError, field_validator, model_validator
 
-from harness.simulator.faults import FAULTS, RUNNING
+from harness.simulator.faults import FAULTS, PD, RUNNING
+from harness.simulator.scheduler import Speed
 
 VARIABLE = "HARNESS_SIMULATOR"
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
@@ -25,8 +27,8 @@ class Fault(BaseModel):
     """One planted fault: its name in `FAULTS`, and where it strikes.
 
     `when`: only if these resolved start arguments have these values. `to`: a replacement, where the fault has
-    one. `factor`: how much worse, where it has a degree. Of the faults in `RUNNING`, `share` is the share of
-    the prompts, and `after_requests` the number of prompts that are still served well.
+    one. `factor`: how much worse, where it has a degree. Of the faults in `RUNNING` and `PD`, `share` is the
+    share of the prompts, and `after_requests` the number of prompts that are still served well.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -47,7 +49,7 @@ class Fault(BaseModel):
 
     @model_validator(mode="after")
     def _aimed(self) -> Self:
-        if self.fault not in RUNNING and (self.share != 1 or self.after_requests):
+        if self.fault not in {**RUNNING, **PD} and (self.share != 1 or self.after_requests):
             raise ValueError(f"'{self.fault}' is there or not: it takes no share and no after_requests")
         return self
 
@@ -57,7 +59,10 @@ class Settings(BaseModel):
 
     `accuracy` is the share of right answers, for all KV types or by `--llm_kv_type`; `discordance` the share
     of questions on which the KV types differ. `capacity` is the KV pool in tokens when the command line
-    leaves it to be profiled. `speed`: wall seconds per simulated second, 0 for as fast as possible.
+    leaves it to be profiled. `speed`: wall seconds per simulated second, 0 for as fast as possible. `costs`
+    are simulated seconds, by the names of `scheduler.Speed`. `accept_mean`: tokens per decode step of a
+    server that speculates. `pd_speed`: as `speed`, for heartbeats, retries and time-outs between the servers
+    of P/D; `allow_loopback_nodes`: its nodes may be on 127.0.0.1, where the real ones end themselves.
     `parent_poll_seconds`: how often the router looks whether its launcher still lives.
     """
 
@@ -70,8 +75,20 @@ class Settings(BaseModel):
     capacity: Annotated[int, Field(ge=64)] = 1_403_772
     load_seconds: Annotated[float, Field(ge=0)] = 1.0
     speed: Annotated[float, Field(ge=0)] = 1.0
+    costs: Mapping[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
+    accept_mean: Annotated[float, Field(ge=1)] | None = None
+    pd_speed: Annotated[float, Field(gt=0)] = 1.0
+    allow_loopback_nodes: bool = False
     parent_poll_seconds: Annotated[float, Field(gt=0)] = 10.0
     faults: tuple[Fault, ...] = ()
+
+    @field_validator("costs")
+    @classmethod
+    def _costs(cls, costs: Mapping[str, float]) -> Mapping[str, float]:
+        known = {field.name for field in fields(Speed)}
+        if unknown := costs.keys() - known:
+            raise ValueError(f"there is no cost {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+        return costs
 
     @property
     def accuracies(self) -> Mapping[str, float]:

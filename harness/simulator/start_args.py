@@ -6,6 +6,9 @@ from typing import Any
 from harness.simulator.model import Model
 from harness.simulator.types import Limits
 
+NODES = ("prefill", "decode")
+MASTER = "pd_master"
+RUN_MODES = ("normal", *NODES, MASTER)
 DEFAULT_CHUNK = 4096
 HUGE_BLOCKS = 10_000_000  # `linear_att_page_block_num` that switches big pages off
 MB_PER_TOKEN = {
@@ -23,13 +26,16 @@ def resolve(given: Namespace, model: Model) -> dict[str, Any]:
     """All start arguments as the server works with them. Raises AssertionError or ValueError where the real
     launcher does; NotSimulated."""
     args = dict(vars(given))
-    if args["run_mode"] != "normal":
-        raise NotSimulated(f"there is no --run_mode {args['run_mode']} here; only normal is simulated")
+    if args["run_mode"] not in RUN_MODES:
+        known = ", ".join(RUN_MODES)
+        raise NotSimulated(f"there is no --run_mode {args['run_mode']} here; there are {known}")
     _check_modes(args)
     if args["max_req_total_len"] is None:
         args["max_req_total_len"] = model.max_length
+    if args["run_mode"] == MASTER:
+        return args
     if args["router_token_ratio"] is None:
-        args["router_token_ratio"] = 0.85
+        args["router_token_ratio"] = 0.0 if args["run_mode"] in NODES else 0.85
     if args["data_type"] is None:
         args["data_type"] = model.data_type
     if args["eos_id"] is None:
@@ -41,7 +47,21 @@ def resolve(given: Namespace, model: Model) -> dict[str, Any]:
     _resolve_prefill(args)
     _resolve_mtp(args)
     _resolve_pages(args, model)
+    if args["run_mode"] in NODES:
+        _resolve_node(args)
     return args
+
+
+def _resolve_node(args: dict[str, Any]) -> None:
+    if args["pd_kv_page_size"] % args["page_size"]:
+        raise ValueError(
+            "--pd_kv_page_size must be divisible by --page_size, "
+            f"but got {args['pd_kv_page_size']}, {args['page_size']}"
+        )
+    if args["run_mode"] == "decode":
+        assert not args["enable_cpu_cache"], "decode mode does not support --enable_cpu_cache"
+        args["linear_att_page_block_num"] = HUGE_BLOCKS
+        args["disable_vision"] = args["disable_audio"] = True
 
 
 def _check_modes(args: dict[str, Any]) -> None:
@@ -109,6 +129,18 @@ def _resolve_pages(args: dict[str, Any], model: Model) -> None:
             "--cpu_cache_token_page_size must be divisible by --page_size, "
             f"but got {args['cpu_cache_token_page_size']}, {page}"
         )
+
+
+STATE_MB = 400  # of linear attention, for one request
+
+
+def check_transfer_page(args: dict[str, Any], model: Model) -> None:
+    """A P/D page has to hold one request's whole state. Raises AssertionError."""
+    page, state = args["pd_kv_page_size"] * mb_per_token(args["llm_kv_type"]), STATE_MB
+    assert not model.hybrid or page >= state, (
+        f"pd kv page bytes {int(page * 2**20)} is smaller than linear att state bytes {state * 2**20}, "
+        "increase --pd_kv_page_size on both P and D nodes"
+    )
 
 
 def mb_per_token(kv_type: str) -> float:

@@ -60,9 +60,21 @@ class Done:
     cpu_copied: int = 0  # of `cpu_cached`, what really was copied and not computed again
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arrived:
+    """A prompt that another node has computed. `ids` are those that its KV stands for: the prompt's own,
+    unless it was damaged on the way; `intact` says so of its state. `first`: the other node's first token and
+    its log-probability."""
+
+    ids: tuple[int, ...]
+    intact: bool
+    first: tuple[int, float]
+
+
 @dataclass(kw_only=True, slots=True, eq=False)
 class Request:
-    """One prompt. `emit` is called from inside `step`, with every token and then with Done."""
+    """One prompt. `emit` is called from inside `step`, with every token and then with Done; `progress` during
+    the prefill, with how many of its tokens are computed."""
 
     req_id: int
     prompt: tuple[int, ...]
@@ -74,6 +86,9 @@ class Request:
     seed: int = 0  # 0 with greedy decoding; else it salts the generation
     use_cache: bool = True
     aborted: bool = field(default=False)
+    progress: Callable[[int], None] | None = None
+    fail: Callable[[Exception], None] | None = None  # called by a master: no more output comes
+    arrived: Arrived | None = None
 
 
 class Observer(Protocol):

@@ -436,6 +436,34 @@ def test_cut_answers_are_counted_and_listed(lane: Path) -> None:
     assert result.metrics["natural_stop_rate"] == 9 / 12
 
 
+@pytest.mark.parametrize(
+    ("own", "total", "cut", "found"),
+    [
+        (64, None, 1, 1),  # the server says of this very answer that it is short
+        (512, None, 1, 0),
+        (None, 64, 2, 1),  # the first answer alone, or a sum that is too small for even one
+        (None, 512, 2, 0),
+        (None, 700, 2, 1),  # a sum, too small for two answers at their limit
+        (None, 1100, 2, 0),
+        (None, None, 2, 0),  # nothing is told, nothing is claimed
+    ],
+)
+def test_a_silently_lowered_limit(
+    lane: Path, own: int | None, total: int | None, cut: int, found: int
+) -> None:
+    def lowered(lines: list[Line]) -> None:
+        for index, line in enumerate(lines[:4]):
+            usage = {"completion_tokens": total} if index == 0 and total is not None else None
+            line.update(http_id=0, index=index, max_tokens=512, completion_tokens=own, usage=usage)
+        for line in lines[:cut]:
+            line.update(finish_reason="length")
+
+    edit_requests(lane, lowered)
+    result = judged_lane(lane)
+    assert len(places(result, Code.CUT_SHORT)) == found
+    assert (result.verdict is Verdict.INVALID) == bool(found)
+
+
 def test_an_unknown_finish_is_missing_evidence(lane: Path) -> None:
     edit_requests(lane, lambda lines: lines[0].update(finish_reason=None))
     assert codes(judged_lane(lane)) == {Code.EVIDENCE_MISSING}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from harness.executors import requirements
-from harness.host.gpu_inventory import Gpu, Inventory, Link
+from harness.host.gpu.inventory import Gpu, Inventory, Link
 
 H200 = Gpu(0, "GPU-0", "NVIDIA H200", 90, 143771)
 H20 = Gpu(0, "GPU-0", "NVIDIA H20", 90, 97871)

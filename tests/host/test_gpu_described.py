@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from harness.errors import ConfigError
-from harness.host.gpu_described import load_inventory
-from harness.host.gpus import GpuBook, Link, busy_reason, visible
+from harness.host.gpu import GpuBook, Link, busy_reason, visible
+from harness.host.gpu.described import load_inventory
 
 EXAMPLE = Path(__file__).parents[2] / "labs" / "inventory-8xh200.yaml"
 GPUS = """gpus:

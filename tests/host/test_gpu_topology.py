@@ -3,8 +3,8 @@ from itertools import combinations
 
 import pytest
 
-from harness.host.gpu_inventory import Gpu, Inventory, Link
-from harness.host.gpu_topology import choose
+from harness.host.gpu.inventory import Gpu, Inventory, Link
+from harness.host.gpu.topology import choose
 
 
 def machine(numa: list[int], links: dict[tuple[int, int], Link]) -> Inventory:

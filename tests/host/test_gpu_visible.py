@@ -1,7 +1,7 @@
 import pytest
 
-from harness.host.gpu_inventory import Gpu, Inventory
-from harness.host.gpu_visible import restricted
+from harness.host.gpu.inventory import Gpu, Inventory
+from harness.host.gpu.visible import restricted
 
 ALIKE = Inventory(
     tuple(Gpu(i, f"GPU-{i}{i}aa", "NVIDIA H200", 90, 143771, ordinal=i) for i in range(4)), "test"

@@ -13,9 +13,9 @@ LOST = 15
 PRELUDE = """
 import json, os, sys, time
 from dataclasses import asdict
-from harness.host import gpus as book_module
-from harness.host.gpus import *
-from harness.host.nvml import NvmlSource
+from harness.host.gpu import book as book_module
+from harness.host.gpu import *
+from harness.host.gpu.nvml import NvmlSource
 book_module.POLL_S = 0.02
 source = NvmlSource()
 book = GpuBook(source, "run test")
@@ -76,7 +76,7 @@ class Machine:
         new.replace(self.state)
 
     def start(self, code: str, **environ: str) -> subprocess.Popen[str]:
-        """A program on this machine; it has `source`, `book` and all names of `harness.host.gpus`."""
+        """A program on this machine; it has `source`, `book` and all names of `harness.host.gpu`."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
         return subprocess.Popen(
             [sys.executable, "-c", f"{PRELUDE}\n{code}\nprint(json.dumps(answer), flush=True)"],

@@ -8,7 +8,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from harness.host import nvml
+from harness.host.gpu import nvml
 from tests.nvml.machine import LOST, Card, Machine, answer_of, nvswitch
 
 pytestmark = pytest.mark.process

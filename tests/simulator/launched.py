@@ -23,10 +23,10 @@ import httpx
 import harness.simulator
 from harness.simulator import start_args
 from harness.simulator.api import Api
+from harness.simulator.assembly import Told, assemble
 from harness.simulator.faults import Planted
 from harness.simulator.http import Request, Response
 from harness.simulator.log import Log
-from harness.simulator.main import assemble
 from harness.simulator.model import Model
 from harness.simulator.settings import Settings
 from tests.simulator.parser import parser
@@ -200,12 +200,16 @@ async def inside(
         read = Model.of(folder)
         args = start_args.resolve(parser().parse_args(["--model_dir", str(folder), *flags]), read)
         with (Path(name) / "log").open("wb") as log:
-            api, pump = assemble(args, read, told, Planted(told.faults, args, told.seed), Log(log.fileno()))
-            running = asyncio.create_task(pump.run())
+            planted = Planted(told.faults, args, told.seed)
+            made = assemble(
+                Told(args=args, model=read, settings=told, planted=planted, log=Log(log.fileno()))
+            )
+            running = [asyncio.create_task(work()) for work in made.work]
             try:
-                yield Inside(api, Path(name) / "log")
+                yield Inside(made.api, Path(name) / "log")
             finally:
-                running.cancel()
+                for task in running:
+                    task.cancel()
 
 
 def fault(name: str, **aim: Any) -> dict[str, Any]:

@@ -9,7 +9,8 @@ import pytest
 from harness.engines.base import GenerateRequest, Launch
 from harness.engines.client import Client
 from harness.engines.lightllm import Lightllm
-from tests.simulator.launched import SITE, Launched, launched, model_dir, words
+from harness.engines.lightllm_traces import leftovers_of
+from tests.simulator.launched import SITE, Launched, launched, model_dir, names_of, words
 
 pytestmark = pytest.mark.process
 ADAPTER = Lightllm()
@@ -92,6 +93,15 @@ def test_generation_hits_and_acceptance(served: tuple[Launched, Client]) -> None
         assert accept.proposed == 2 * accept.steps
     facts = ADAPTER.log_facts(enumerate(server.log.splitlines(), 1))
     assert {str(length) + "-1" for length in (2304, 2307)} <= facts.requests.keys()
+
+
+def test_what_it_leaves_behind_is_attributed(served: tuple[Launched, Client]) -> None:
+    server, _ = served
+    traces = leftovers_of(server.path)
+    assert len(traces.unique_ids) == len(traces.sysv_ids) == 1
+    names = names_of(next(iter(traces.unique_ids)))
+    assert len(names) > 10
+    assert all(traces.owns(str(name)) for name in names)
 
 
 def test_counters(served: tuple[Launched, Client]) -> None:

@@ -159,5 +159,5 @@ def test_what_the_scheduler_gets(tmp_path: Path) -> None:
 
 
 def test_only_normal_mode_is_simulated(tmp_path: Path) -> None:
-    with pytest.raises(start_args.NotSimulated, match="prefill"):
-        _resolve(tmp_path, "--run_mode", "prefill")
+    with pytest.raises(start_args.NotSimulated, match="visual_only"):
+        _resolve(tmp_path, "--run_mode", "visual_only")

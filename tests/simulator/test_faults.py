@@ -13,7 +13,7 @@ import pytest
 
 from harness.simulator.core_faults import CoreFaults
 from harness.simulator.engine import core_faults
-from harness.simulator.faults import END, ENGINE, FAULTS, RUNNING, START, Planted
+from harness.simulator.faults import END, ENGINE, FAULTS, PD, RUNNING, START, Planted
 from harness.simulator.settings import Fault
 from tests.simulator.launched import Inside, fault, ids, inside
 
@@ -62,7 +62,7 @@ def test_accuracy_by_kv_type() -> None:
 
 
 def test_the_table_names_every_fault_once() -> None:
-    assert len(FAULTS) == len(START) + len(RUNNING) + len(ENGINE) + len(END)
+    assert len(FAULTS) == len(START) + len(RUNNING) + len(PD) + len(ENGINE) + len(END)
     assert all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+|stall|oom|killed", name) for name in FAULTS)
 
 
@@ -211,6 +211,7 @@ def test_requests_hang_and_health_is_green(name: str, monkeypatch: pytest.Monkey
     healthy, later, log = run(work, **fault(name, after_requests=1))
     assert healthy == 200
     assert later == (200 if name == "stall" else 503)
+    assert ("Health check failed: no success for" in log) == (name != "stall")
     assert bool(re.search(r"^ERROR .* \[impl\.py:\d+\] Traceback", log, re.MULTILINE)) == (name != "stall")
 
 

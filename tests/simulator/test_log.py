@@ -30,8 +30,8 @@ UNLISTED = (
 )
 LOADED = words(
     "all_start_args pid init_ok port_alloc server_start_up server_ready hypercorn_ready kv_final kv_type "
-    "mem_manager att_backend graph_ok check_max_len_ok cache_placement sysv_shm sigterm http_graceful "
-    "all_down"
+    "mem_manager att_backend graph_ok check_max_len_ok cache_placement cpu_page_size sysv_shm sigterm "
+    "http_graceful all_down"
 )
 SERVED = words(
     "req_received req_done kv_field router_recv router_release http_release access len_repaired paused "

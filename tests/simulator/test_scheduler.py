@@ -162,6 +162,6 @@ def test_it_is_the_protocol() -> None:
 
 def test_a_character_cut_off_by_the_end_is_not_swallowed() -> None:
     engine = Engine(LARGE)
-    engine.scheduler._language._words = [TOKENIZER.encode("€", False)]
+    engine.scheduler.language._words = [TOKENIZER.encode("€", False)]
     answer = engine.ask(prompt(10), 5)
     assert [token.text for token in answer.tokens] == ["", "", "€", "", "\ufffd"]

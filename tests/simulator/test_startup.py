@@ -13,15 +13,17 @@ from typing import Any
 import pytest
 
 from harness.simulator import settings
+from harness.simulator.main import main
 from harness.simulator.settings import BadSettings, Settings
 from tests.simulator.launched import environment, fault, free_port, launched, model_dir, until
+from tests.simulator.parser import parser
 
 pytestmark = pytest.mark.process
 
 
-def _run(folder: Path, *flags: str, told: dict[str, Any] | None = None) -> "subprocess.CompletedProcess[str]":
+def _run(folder: Path, *flags: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "lightllm.server.api_server", *flags]
-    env = environment(folder, told)
+    env = environment(folder, None)
     return subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=20)
 
 
@@ -82,12 +84,23 @@ def test_port_taken_between_probe_and_bind(tmp_path: Path) -> None:
         assert "HTTP server exited unexpectedly with return code 1" in server.log
 
 
-@pytest.mark.parametrize("mode", ["prefill", "decode", "pd_master"])
-def test_other_run_modes_are_refused(tmp_path: Path, mode: str) -> None:
-    model_dir(tmp_path / "model")
-    ended = _run(tmp_path, "--model_dir", "model", "--run_mode", mode)
-    assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr.startswith(f"simulator: there is no --run_mode {mode}")
+def _inside(monkeypatch: pytest.MonkeyPatch, folder: Path, *flags: str, told: Any = None) -> int:
+    """The exit code of a command line that is refused before anything is started."""
+    words = ["api_server.py", "--model_dir", str(model_dir(folder / "model")), "--port", str(free_port())]
+    monkeypatch.setattr(sys, "argv", [*words, *flags])
+    for name, value in environment(folder, told).items():
+        monkeypatch.setenv(name, value)
+    return main(parser())
+
+
+@pytest.mark.parametrize("mode", ["config_server", "visual_only"])
+def test_other_run_modes_are_refused(
+    tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _inside(monkeypatch, tmp_path, "--run_mode", mode) == 1
+    said = capsys.readouterr()
+    assert said.err.startswith(f"simulator: there is no --run_mode {mode}")
+    assert not said.out
 
 
 @pytest.mark.parametrize(
@@ -101,12 +114,17 @@ def test_other_run_modes_are_refused(tmp_path: Path, mode: str) -> None:
         (fault("stall", when={"no_such_argument": 1}), "no_such_argument"),
     ],
 )
-def test_bad_settings(tmp_path: Path, told: dict[str, Any], says: str) -> None:
-    model_dir(tmp_path / "model")
-    ended = _run(tmp_path, "--model_dir", "model", "--port", str(free_port()), told=told)
-    assert ended.returncode == 1
-    assert "HARNESS_SIMULATOR" in ended.stderr
-    assert says in ended.stderr
+def test_bad_settings(
+    tmp_path: Path,
+    told: dict[str, Any],
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert _inside(monkeypatch, tmp_path, told=told) == 1
+    error = capsys.readouterr().err
+    assert "HARNESS_SIMULATOR" in error
+    assert says in error
 
 
 def test_settings_by_kv_type() -> None:

@@ -30,6 +30,10 @@ def build_parser(engine: str) -> Any:
         parser = argparse.ArgumentParser()
         importlib.import_module("sglang.srt.server_args").ServerArgs.add_cli_args(parser)
         return parser
+    if engine == "sglang_router":
+        parser = argparse.ArgumentParser()
+        importlib.import_module("sglang_router.router_args").RouterArgs.add_cli_args(parser)
+        return parser
     flexible = importlib.import_module("vllm.utils.argparse_utils").FlexibleArgumentParser()
     try:
         module = importlib.import_module("vllm.entrypoints.launchers.cli_args")

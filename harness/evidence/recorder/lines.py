@@ -107,8 +107,8 @@ def prompt_lines(exchange: Exchange, ask: Ask, answer: Body) -> list[dict[str, A
     `attempt` is 1 when the prompt comes for the first time with these settings, more for a repetition.
     `error` is None for a sound answer, else a short text; `status` is 0 when the client got no answer from
     the server. `finish_reason`, tokens and `text_*` are those of the answer, the first one where several
-    were asked for; `text_*` are all None where there was none. Tokens are None where the server does not
-    tell them for this prompt alone; `usage` is the server's own word, on index 0. `ttft_s` is None unless
+    were asked for; `max_tokens` is the limit that was asked for; `text_*` are all None where there was none.
+    Tokens are None where the server does not tell them for this prompt alone; `usage` is the server's own word, on index 0. `ttft_s` is None unless
     streamed. `started_s` and `finished_s` are seconds since the recording began.
     """
     answers, usage, ttft_s = _read(exchange, ask, answer)
@@ -128,6 +128,7 @@ def prompt_lines(exchange: Exchange, ask: Ask, answer: Body) -> list[dict[str, A
                 "error": None if error is None else _redact(error, exchange.secrets),
                 "client_gone": exchange.client_gone,
                 "finish_reason": got.finish_reason,
+                "max_tokens": ask.max_tokens,
                 "prompt_tokens": got.prompt_tokens,
                 "completion_tokens": got.completion_tokens,
                 "usage": _strict(usage) if index == 0 else None,

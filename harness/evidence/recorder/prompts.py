@@ -27,6 +27,8 @@ _canonical = json.JSONEncoder(separators=(",", ":"), sort_keys=True, ensure_asci
 _DIALECTS = {dialect.value: dialect for dialect in Dialect}
 
 # Keys of a request that hold the prompts, by dialect; the first present one counts.
+# How the output limit is called; the first that is there counts, as on the servers.
+_LIMITS = ("max_completion_tokens", "max_tokens", "max_new_tokens", "n_predict")
 _PROMPT_KEYS = {
     Dialect.COMPLETIONS: ("prompt",),
     Dialect.CHAT: ("messages",),
@@ -53,6 +55,7 @@ class Ask:
     dialect: Dialect
     prompts: tuple[Prompt, ...]
     choices: int = 1  # answers wanted to each prompt
+    max_tokens: int | None = None  # of each answer; None where the server's own limit holds
     settings: str = ""
     problem: str | None = None
 
@@ -90,6 +93,7 @@ def _understood(dialect: Dialect, payload: dict[str, Any], key: str) -> Ask:
         dialect=dialect,
         prompts=tuple(_prompt(prompt) for prompt in prompts),
         choices=_choices(payload),
+        max_tokens=_max_tokens(payload),
         settings=text_sha256(_canonical(settings)),
     )
 
@@ -117,6 +121,13 @@ def _text_of(prompt: Any) -> str:
     if isinstance(prompt, list) and all(isinstance(item, int) for item in prompt):
         return _compact(prompt)
     return _canonical(prompt)
+
+
+def _max_tokens(payload: dict[str, Any]) -> int | None:
+    parameters = payload.get("sampling_params") or payload.get("parameters")
+    places = [payload, parameters if isinstance(parameters, dict) else {}]
+    wanted = (place.get(name) for place in places for name in _LIMITS)
+    return next((limit for limit in wanted if type(limit) is int and limit > 0), None)
 
 
 def _choices(payload: dict[str, Any]) -> int:

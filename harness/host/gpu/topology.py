@@ -5,7 +5,7 @@ from itertools import combinations
 from math import comb
 from typing import TypeAlias
 
-from harness.host.gpu_inventory import Gpu, Inventory, Link
+from harness.host.gpu.inventory import Gpu, Inventory, Link
 
 # Every group is looked at up to this many (16 GPUs have at most 12,870); above it, they are grown one by one.
 _ALL_GROUPS = 13_000

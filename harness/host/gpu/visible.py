@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from harness.errors import ConfigError
-from harness.host.gpu_inventory import Gpu, Inventory
+from harness.host.gpu.inventory import Gpu, Inventory
 
 By: TypeAlias = Literal["index", "uuid"]
 _SHOWN = 200

@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from harness.errors import ConfigError
-from harness.host.gpu_inventory import Gpu, Inventory, Link, Usage
+from harness.host.gpu.inventory import Gpu, Inventory, Link, Usage
 from harness.scenario.problems import Place, Problems
 from harness.scenario.validate import validate
 from harness.scenario.yaml_source import read_file

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from harness.host import locks
-from harness.host.gpu_inventory import Gpu
+from harness.host.gpu.inventory import Gpu
 
 
 @dataclass(slots=True)

@@ -9,9 +9,9 @@ import pytest
 
 from harness.errors import ConfigError, HarnessError
 from harness.findings import Code
-from harness.host import gpus as module
 from harness.host import locks
-from harness.host.gpus import Gpu, GpuBook, GpuProcess, Inventory, Link, Usage, busy_reason, visible
+from harness.host.gpu import Gpu, GpuBook, GpuProcess, Inventory, Link, Usage, busy_reason, visible
+from harness.host.gpu import book as module
 
 
 @dataclass

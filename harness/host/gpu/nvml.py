@@ -15,8 +15,8 @@ from typing import Any
 import pynvml
 
 from harness.host import proc
-from harness.host.gpu_inventory import Gpu, GpuProcess, Inventory, Link, Usage
-from harness.host.gpu_visible import restricted
+from harness.host.gpu.inventory import Gpu, GpuProcess, Inventory, Link, Usage
+from harness.host.gpu.visible import restricted
 from harness.host.redact import redact_argv
 
 MIB = 1 << 20

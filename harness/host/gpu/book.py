@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from harness.errors import ConfigError, HarnessError
 from harness.findings import Code, Finding
-from harness.host import gpu_release, locks
-from harness.host.gpu_inventory import (
+from harness.host import locks
+from harness.host.gpu import release
+from harness.host.gpu.inventory import (
     Gpu,
-    GpuProcess,
     GpuSource,
     Inventory,
     Link,
@@ -19,23 +19,8 @@ from harness.host.gpu_inventory import (
     busy_reason,
     count_by_model,
 )
-from harness.host.gpu_lease import GpuLease
-from harness.host.gpu_topology import choose
-from harness.host.gpu_visible import cuda_names, visible
-
-__all__ = [
-    "Gpu",
-    "GpuBook",
-    "GpuLease",
-    "GpuProcess",
-    "GpuSource",
-    "Inventory",
-    "Link",
-    "Usage",
-    "busy_reason",
-    "cuda_names",
-    "visible",
-]
+from harness.host.gpu.lease import GpuLease
+from harness.host.gpu.topology import choose
 
 POLL_S = 0.5
 PATIENCE_S = 60.0  # the driver may take long to give back the memory of a killed process
@@ -171,11 +156,11 @@ class GpuBook:
         if not lease.measurable:
             return []
         memory = lease.before if before is None else before
-        remaining = gpu_release.wait(self._source, lease.gpus, pids, memory, patience_s)
+        remaining = release.wait(self._source, lease.gpus, pids, memory, patience_s)
         findings: list[Finding] = []
         for gpu, why in remaining.items():
             self.quarantine(gpu, why.text)
-            findings += gpu_release.findings(gpu, why, patience_s)
+            findings += release.findings(gpu, why, patience_s)
         lease.verified = not remaining
         return findings
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from harness.findings import Code, Finding
-from harness.host.gpu_inventory import Gpu, GpuProcess, GpuSource, Usage
+from harness.host.gpu.inventory import Gpu, GpuProcess, GpuSource, Usage
 
 POLL_S = 0.25
 # The driver's own share moves by some MiB once a GPU was used; a CUDA context is 300 MiB and more.

@@ -1,0 +1,36 @@
+"""Speculative decoding, measured from answers: mean tokens per step. Pure."""
+
+from collections.abc import Iterable
+
+from harness.checks.exchange import Evidence, Exchange
+from harness.engines.base import AcceptCounters
+
+
+def accept_length(evidence: Evidence, exchanges: Iterable[Exchange]) -> float | None:
+    """Tokens per verification step, its own one included, over all of these requests: 1.0 where no drafted
+    token was ever accepted. None where nothing was verified, or where neither answers nor log tell."""
+    accepted, steps = counted(evidence, exchanges)
+    return 1 + accepted / steps if steps > 0 else None
+
+
+def counted(evidence: Evidence, exchanges: Iterable[Exchange]) -> tuple[int, int]:
+    """Drafted tokens that were accepted, and verification steps."""
+    accepted = steps = 0
+    for exchange in exchanges:
+        one = exchange.accept or evidence.told(exchange).accept
+        if exchange.error is None and one is not None and one.accepted is not None:
+            accepted += one.accepted
+            steps += _steps(one, exchange.completion_tokens)
+    return accepted, steps
+
+
+def mean_length(counters: AcceptCounters | None) -> float | None:
+    """The same from counters of a whole server."""
+    if counters is None or not counters.steps or counters.accepted is None:
+        return None
+    return 1 + counters.accepted / counters.steps
+
+
+def _steps(one: AcceptCounters, tokens: int) -> int:
+    """Where they are not counted: every token that was not drafted ended a step."""
+    return one.steps if one.steps is not None else tokens - (one.accepted or 0)

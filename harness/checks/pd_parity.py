@@ -1,0 +1,215 @@
+"""Prefill and decode in two servers: the answers are those of one server, and the KV really was moved.
+
+The cold answers of a reference lane are the standard; its own control leg tells whether a difference is the
+transfer's fault. Proof is asked of every cold request, since a warm one may move nothing at all. The negative
+control is an idle moment, in which the nodes must count nothing.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from harness.checks import legs, pd_proof
+from harness.checks.asking import Ask, Asker
+from harness.checks.base import Begun, CheckContext, WithReference, reference_folder
+from harness.checks.exchange import Evidence, load_evidence
+from harness.checks.pd_transfers import NODES, Counting, Moved, load_moved
+from harness.checks.prompts import maker_for
+from harness.errors import HarnessError
+from harness.evidence.fingerprint import Fingerprint
+from harness.evidence.record import CheckResult, PairResult
+from harness.findings import Code, Finding, verdict_of
+from harness.scenario.model import Pair
+from harness.verdict import Verdict
+
+IDLE_S = 1.0
+COLD, WARM = "cold", "warm"
+REFERENCE, STEADY = "reference", "reference-control"  # the reference's legs, under names of their own
+MIB = 1 << 20
+
+
+class PdParityParams(WithReference):
+    """Parameters of the `pd-parity` check. With a reference its prompts and output lengths are asked."""
+
+    lengths: tuple[int, ...] = Field(
+        (2304, 2305, 2306, 2307), min_length=1, description="prompt lengths in tokens, without a reference"
+    )
+    output_tokens: int = Field(32, ge=1, description="tokens generated for each prompt, without a reference")
+    request_s: float = Field(600, gt=0, description="time limit of one request")
+
+
+class PdParity:
+    """See the module's docstring."""
+
+    kind = "pd-parity"
+    params: type[BaseModel] = PdParityParams
+
+    def problems(self, params: PdParityParams) -> list[str]:
+        return [f"lengths: {length} is too short for a prompt" for length in params.lengths if length < 2]
+
+    def command(self, params: Any, *, base_url: str, served_name: str, folder: Path) -> list[str]:
+        del params, base_url, served_name, folder
+        return []
+
+    def begin(self, params: Any, context: CheckContext) -> Begun | None:
+        del params, context
+        return None
+
+    def collect(self, params: PdParityParams, context: CheckContext, begun: Begun | None) -> None:
+        del begun
+        with Asker(context, timeout_s=params.request_s) as asker:
+            if not {server.role for server in context.servers} >= set(NODES):
+                asker.skip("this lane has no prefill and decode nodes")
+                return
+            _note_agreement(asker, context)
+            asks = _asks(params, context, asker)
+            counting = Counting(context)
+            with counting.around(pd_proof.IDLE, ""):
+                time.sleep(IDLE_S)
+            for done, ask in enumerate(asks):
+                with counting.around(ask.leg, ask.case):
+                    asker.ask(ask)
+                context.progress(done + 1, len(asks))
+
+    def judge(self, params: PdParityParams, folder: Path) -> CheckResult:
+        try:
+            evidence = load_evidence(folder)
+            if (skipped := legs.skipped(evidence)) is not None:
+                return skipped
+            moved = load_moved(folder)
+            other = reference_folder(params, folder)
+            reference = load_evidence(other) if other else None
+        except (HarnessError, OSError, ValueError) as error:
+            return legs.missing_evidence(error, folder)
+        # Servers that differ are not the thing that is tested: their answers say nothing.
+        if mismatches := list(pd_proof.disagreements(evidence)):
+            return legs.result(mismatches)
+        findings = _answers(evidence)
+        findings += pd_proof.control(moved)
+        findings += pd_proof.transfers(evidence, moved, COLD)
+        findings += pd_proof.partial(evidence, moved, COLD)
+        if reference is not None:
+            findings += _against(evidence, reference)
+        else:
+            findings += legs.asked(evidence, (COLD, WARM), map(str, params.lengths))
+            findings += legs.same_output(evidence, COLD, WARM, None)
+        without = Verdict.REPORTED if reference is None else Verdict.PASS
+        metrics = _metrics(evidence, moved)
+        return CheckResult(verdict=verdict_of(findings, without), findings=findings, metrics=metrics)
+
+    def pair(self, params: Any, pair: Pair, baseline: Path, candidate: Path, out: Path | None) -> PairResult:
+        del params, baseline, candidate, out
+        return legs.unpaired(pair)
+
+    def fingerprint(self, params: PdParityParams, folder: Path) -> Fingerprint:
+        del folder
+        return {"lengths": str(params.lengths), "output_tokens": params.output_tokens}
+
+
+def _note_agreement(asker: Asker, context: CheckContext) -> None:
+    """On file before anything is asked: what must be equal, and the versions of the engine."""
+    node = next(server for server in context.servers if server.role in NODES)
+    asker.note(**{pd_proof.AGREE + key: ",".join(roles) for key, roles in node.engine.must_agree.items()})
+    own = [server for server in context.servers if server.role != "router"]  # which is another program
+    asker.note(**{pd_proof.VERSION + server.role: server.version for server in own})
+
+
+def _asks(params: PdParityParams, context: CheckContext, asker: Asker) -> list[Ask]:
+    """Every prompt cold, and then every prompt again."""
+    maker = maker_for(context)
+    folder = reference_folder(params, context.folder)
+    cold: list[Ask] = []
+    if folder is None:
+        cold += (_ask(str(n), maker(n), n, params.output_tokens) for n in params.lengths)
+    else:
+        for case, exchange in load_evidence(folder).leg(COLD).items():
+            try:
+                prompt = maker.again(exchange.prompt)
+            except HarnessError as error:  # this one cannot be asked here; the others can
+                asker.note(**{pd_proof.UNFIT + case: error.what})
+                continue
+            cold.append(_ask(case, prompt, exchange.asked_tokens, exchange.max_tokens))
+    return [*cold, *(_again(ask) for ask in cold)]
+
+
+def _ask(case: str, prompt: tuple[int, ...] | str, tokens: int, output: int) -> Ask:
+    return Ask(leg=COLD, case=case, prompt=prompt, tokens=tokens, max_tokens=output, min_tokens=output)
+
+
+def _again(ask: Ask) -> Ask:
+    return Ask(
+        leg=WARM,
+        case=ask.case,
+        prompt=ask.prompt,
+        tokens=ask.tokens,
+        max_tokens=ask.max_tokens,
+        min_tokens=ask.min_tokens,
+    )
+
+
+def _answers(evidence: Evidence) -> list[Finding]:
+    """Whether the answers are answers at all, and the cold ones cold."""
+    given_up = pd_proof.errors(evidence.exchanges)
+    wrong = {finding.where for finding in given_up}
+    rest = [exchange for exchange in evidence.exchanges if exchange.where not in wrong]
+    return [*given_up, *legs.sound(rest), *legs.cold(evidence, COLD)]
+
+
+def _against(evidence: Evidence, reference: Evidence) -> list[Finding]:
+    """The answers against those of the reference lane, by its own control leg."""
+    cases = reference.leg(COLD)
+    unfit = {case for case in cases if pd_proof.UNFIT + case in evidence.facts.notes}
+    findings = [
+        Finding(
+            code=Code.REFERENCE_UNFIT,
+            message=f"{case}: {evidence.facts.notes[pd_proof.UNFIT + case]}",
+            where=cases[case].where,
+        )
+        for case in sorted(unfit)
+    ]
+    if not cases:
+        message = "the reference has no cold answers"
+        findings.append(Finding(code=Code.REFERENCE_UNFIT, message=message, where=REFERENCE))
+    findings += pd_proof.unlike(evidence, reference)
+    findings += _unsound(reference)
+    findings += legs.asked(evidence, (COLD, WARM), (case for case in cases if case not in unfit))
+    both = _merged(evidence, reference)
+    for leg in (COLD, WARM):
+        findings += legs.same_output(both, REFERENCE, leg, STEADY)
+    return findings
+
+
+def _unsound(reference: Evidence) -> Iterable[Finding]:
+    """An answer of the reference that is none cannot be a standard."""
+    for case, exchange in reference.leg(COLD).items():
+        if exchange.error is not None or exchange.finish_reason in ("error", "abort") or not exchange.ids:
+            message = f"{case}: the reference's own answer failed: {exchange.error or exchange.finish_reason}"
+            yield Finding(code=Code.REFERENCE_UNFIT, message=message, where=exchange.where)
+
+
+def _merged(evidence: Evidence, reference: Evidence) -> Evidence:
+    """Both in one. What the reference answered with its cache put aside shows how steady its answers are;
+    where it could not be, its warm answers do."""
+    steady = "control" if reference.leg("control") else WARM
+    names = {COLD: REFERENCE, steady: STEADY}
+    theirs = [
+        exchange.model_copy(update={"leg": names[exchange.leg]})
+        for exchange in reference.exchanges
+        if exchange.leg in names
+    ]
+    return Evidence((*evidence.exchanges, *theirs), evidence.marks, evidence.facts)
+
+
+def _metrics(evidence: Evidence, moved: Sequence[Moved]) -> dict[str, float | int | str | None]:
+    cold = evidence.leg(COLD)
+    metrics: dict[str, float | int | str | None] = {"cold_requests": len(cold)}
+    sizes = [line.size for line in moved if line.leg == COLD and line.size is not None]
+    tokens = [line.tokens for line in moved if line.leg == COLD and line.tokens is not None]
+    if sizes:
+        metrics["moved_mib"] = round(sum(sizes) / MIB, 2)
+    if tokens:
+        metrics["moved_tokens"] = round(sum(tokens))
+    return metrics

@@ -1,0 +1,195 @@
+"""Judging a P/D lane: do its servers agree, and was each cold request's KV moved whole? Pure."""
+
+from collections.abc import Iterator, Sequence
+
+from harness.checks.exchange import Evidence, Exchange
+from harness.checks.pd_transfers import NODES, Moved, of
+from harness.engines.base import LogFacts, Transfer
+from harness.findings import Code, Finding
+from harness.scenario.model import Scalar
+
+AGREE, VERSION, UNFIT = "agree:", "version:", "unfit:"  # how names of notes begin
+NORMAL = "normal"
+IDLE = "idle"
+WHOLE = 0.9  # share of the others' bytes for a token; pages are moved whole, so that they vary a little
+
+
+def disagreements(evidence: Evidence) -> Iterator[Finding]:
+    """Settings, and versions, in which the lane's servers differ."""
+    for key, roles in _agreement(evidence):
+        values = {role: _setting(evidence, role, key) for role in roles if role in evidence.facts.config}
+        if len(set(map(_plain, values.values()))) > 1:
+            yield _mismatch(key, values)
+    versions = {
+        name.removeprefix(VERSION): value
+        for name, value in evidence.facts.notes.items()
+        if name.startswith(VERSION)
+    }
+    if len(set(versions.values())) > 1:
+        yield _mismatch("version", versions)
+
+
+def unlike(evidence: Evidence, reference: Evidence) -> Iterator[Finding]:
+    """Settings in which the nodes and the server of the reference lane differ."""
+    configs = list(reference.facts.config.values())
+    if len(configs) != 1:
+        message = f"the reference lane has {len(configs)} servers, expected one that does all by itself"
+        yield Finding(code=Code.REFERENCE_UNFIT, message=message, where=NORMAL)
+        return
+    (config,) = configs
+    for key, roles in _agreement(evidence):
+        ours = _setting(evidence, "prefill", key)
+        if NORMAL in roles and _plain(ours) != _plain(config.get(key)):
+            message = f"the reference ran with {key} {config.get(key)!r}, the P/D nodes with {ours!r}"
+            yield Finding(code=Code.REFERENCE_UNFIT, message=message, where=key)
+
+
+def errors(exchanges: Sequence[Exchange]) -> list[Finding]:
+    """Failures that are reported as if they were answers."""
+    return [
+        Finding(
+            code=Code.PD_TRANSFER,
+            message=f"{exchange.leg} {exchange.case}: finish reason {exchange.finish_reason}, reported with "
+            "HTTP 200: the request was given up between the nodes",
+            where=exchange.where,
+        )
+        for exchange in exchanges
+        if exchange.error is None and exchange.finish_reason in ("error", "abort")
+    ]
+
+
+def control(moved: Sequence[Moved]) -> list[Finding]:
+    """Nodes that count transfers while nothing is asked prove nothing by counting."""
+    return [
+        Finding(
+            code=Code.CONTROL_FAILED,
+            message=f"the {line.role} node counted moved KV ({_amount(line)}) while nothing was asked",
+            where=line.role,
+        )
+        for line in moved
+        if line.leg == IDLE and line.any
+    ]
+
+
+def transfers(evidence: Evidence, moved: Sequence[Moved], leg: str) -> Iterator[Finding]:
+    """The proof of every request of the leg that was answered: by the nodes' logs, and by their counters,
+    whichever tell."""
+    for case, exchange in evidence.leg(leg).items():
+        name = evidence.told(exchange).node_id or exchange.request_id
+        sides = {role: _log(evidence, role).transfers.get(name) for role in NODES}
+        counted = of(moved, leg, case)
+        yield from _failures(exchange, sides, counted)
+        if exchange.error is None:
+            yield from (
+                Finding(
+                    code=Code.NOT_EXERCISED, message=f"{leg} {case}: {what}", where=_where(exchange, name)
+                )
+                for what in _gaps(evidence, exchange, sides, counted)
+            )
+
+
+def partial(evidence: Evidence, moved: Sequence[Moved], leg: str) -> Iterator[Finding]:
+    """Every token takes the same room: a request that moved far fewer bytes than the others for its length
+    moved a part only."""
+    rates = {}
+    for case, exchange in evidence.leg(leg).items():
+        size = sum(line.size or 0.0 for line in of(moved, leg, case))
+        if size and exchange.prompt_tokens:
+            rates[case] = size / exchange.prompt_tokens
+    for case, rate in rates.items():
+        if rate < WHOLE * max(rates.values()):
+            message = (
+                f"{leg} {case}: {rate:.0f} bytes were moved for each token of the prompt, and "
+                f"{max(rates.values()):.0f} for another prompt: not all of it was moved"
+            )
+            yield Finding(code=Code.NOT_EXERCISED, message=message, where=evidence.leg(leg)[case].where)
+
+
+def _failures(
+    exchange: Exchange, sides: dict[str, Transfer | None], counted: Sequence[Moved]
+) -> Iterator[Finding]:
+    told = {role: side.errors for role, side in sides.items() if side is not None and side.errors}
+    told |= {line.role: (f"{line.failed:.0f} failed transfers",) for line in counted if line.failed}
+    for role, words in told.items():
+        message = f"{exchange.leg} {exchange.case}: transfer failed on the {role} node: {'; '.join(words)}"
+        yield Finding(code=Code.PD_TRANSFER, message=message, where=exchange.where)
+
+
+def _gaps(
+    evidence: Evidence, exchange: Exchange, sides: dict[str, Transfer | None], counted: Sequence[Moved]
+) -> Iterator[str]:
+    """What is missing of the proof, in words."""
+    prefill, decode = sides["prefill"], sides["decode"]
+    logged = any(_log(evidence, role).transfers for role in NODES) or evidence.told(exchange).node_id
+    if logged and (prefill is None or decode is None):
+        silent = " and ".join(role for role, side in sides.items() if side is None)
+        yield f"the log of {silent} shows no transfer of this request"
+    elif prefill is not None and decode is not None:
+        yield from _log_gaps(evidence, exchange, prefill, decode)
+    if counted and not any(line.any for line in counted) and _counts(counted):
+        yield "the nodes counted no moved KV"
+    if not logged and not _counts(counted):
+        yield "neither the nodes' logs nor their counters tell of transfers"
+
+
+def _log_gaps(evidence: Evidence, exchange: Exchange, prefill: Transfer, decode: Transfer) -> Iterator[str]:
+    if prefill.size is not None or decode.seconds is not None:
+        if not prefill.size:
+            yield "the prefill node sent 0 bytes"
+        if not decode.seconds:
+            yield "the decode node waited for no transfer"
+        return
+    if prefill.ranges != decode.ranges:
+        yield f"sent {_spans(prefill)}, received {_spans(decode)}"
+    for role, side in (("prefill", prefill), ("decode", decode)):
+        if not side.ranges:
+            yield f"the {role} node moved no token"
+        elif not _whole(side, exchange.prompt_tokens):
+            yield f"{role}: {_spans(side)} is not the prompt of {exchange.prompt_tokens} tokens without a gap"
+        if evidence.facts.config.get(role, {}).get("hybrid") and not side.state:
+            yield f"the {role} node shows no transfer of the linear attention's state"
+
+
+def _whole(side: Transfer, tokens: int) -> bool:
+    edges = [0, *(last for _, last in side.ranges)]
+    return [first for first, _ in side.ranges] == edges[:-1] and edges[-1] == tokens
+
+
+def _spans(side: Transfer) -> str:
+    return " ".join(f"[{first},{last})" for first, last in side.ranges) or "nothing"
+
+
+def _counts(counted: Sequence[Moved]) -> bool:
+    """Whether any node counts what proves a transfer."""
+    return any(line.tokens is not None or line.size is not None for line in counted)
+
+
+def _amount(line: Moved) -> str:
+    return f"{line.tokens or 0:.0f} tokens, {line.size or 0:.0f} bytes"
+
+
+def _where(exchange: Exchange, name: str) -> str:
+    return exchange.where if name == exchange.request_id else f"{exchange.where}, {name} on the nodes"
+
+
+def _agreement(evidence: Evidence) -> Iterator[tuple[str, list[str]]]:
+    for name, roles in evidence.facts.notes.items():
+        if name.startswith(AGREE):
+            yield name.removeprefix(AGREE), str(roles).split(",")
+
+
+def _setting(evidence: Evidence, role: str, key: str) -> Scalar | None:
+    return evidence.facts.config.get(role, {}).get(key)
+
+
+def _plain(value: Scalar | None) -> str:
+    return str(value)
+
+
+def _mismatch(key: str, values: dict[str, Scalar | None]) -> Finding:
+    told = ", ".join(f"{role} {value!r}" for role, value in values.items())
+    return Finding(code=Code.PD_MISMATCH, message=f"the servers differ in {key}: {told}", where=key)
+
+
+def _log(evidence: Evidence, role: str) -> LogFacts:
+    return evidence.facts.log.get(role, LogFacts())

@@ -1,0 +1,177 @@
+"""Judging accept lengths, phase by phase. Pure."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from harness.checks import legs
+from harness.checks.acceptance import accept_length, counted, mean_length
+from harness.checks.exchange import EXCHANGES, Evidence, Exchange, load_evidence
+from harness.engines import counter_names
+from harness.engines.made_up import made_up_acceptance
+from harness.errors import HarnessError
+from harness.evidence.files import read_bytes
+from harness.evidence.record import CheckResult
+from harness.findings import EFFECT, Code, Finding, verdict_of
+from harness.verdict import Verdict
+
+COLD, WARM = "cold", "warm"
+BEGIN = "asking"  # the mark before the first request; each phase has its own mark after the last
+LEAST_STEPS = 100  # of a leg of another check, for its accept length to be judged
+Lengths = Mapping[str, float | None]
+
+
+def judge(
+    folder: Path, *, prompts: int, least: float, number: float | None, reference: Path | None
+) -> CheckResult:
+    """`least` is the share of the reference, a `number` or another lane's evidence, that must be reached;
+    without one nothing better than REPORTED is earned."""
+    try:
+        evidence = load_evidence(folder)
+        findings = _asked(evidence, prompts)
+        own = _own(evidence)
+    except (HarnessError, KeyError, ValueError) as error:
+        return legs.missing_evidence(error, folder)
+    findings += [finding for phase, length in own.items() for finding in _exercised(phase, length)]
+    made_up = _made_up(folder, evidence)
+    if made_up:
+        message = f"acceptance was made up, not measured: {', '.join(made_up)}"
+        findings.append(Finding(code=Code.ACCEPT_SIMULATED, message=message, where=str(folder.parent)))
+    others = _others(folder)
+    findings += [finding for name, other in others.items() for finding in _within(name, other, least)]
+    elsewhere = {key: length for name, other in others.items() for key, length in _by_leg(name, other)}
+    wanted: Lengths = {}
+    if number is not None:
+        wanted = dict.fromkeys(own, number)
+    elif reference is not None:
+        wanted, unfit = _reference(reference, prompts)
+        findings += unfit
+    # A phase without any acceptance has been told already.
+    measured = {phase: length for phase, length in own.items() if length is not None and length > 1}
+    findings += _collapsed(measured, wanted, least)
+    earned = Verdict.REPORTED if number is None and reference is None else Verdict.PASS
+    return CheckResult(
+        verdict=verdict_of(findings, earned),
+        findings=findings,
+        metrics={
+            "acceptance": "simulated" if made_up else "natural",
+            **{f"accept.{phase}": length for phase, length in {**own, **elsewhere}.items()},
+            **{f"reference.{phase}": length for phase, length in wanted.items()},
+        },
+    )
+
+
+def _asked(evidence: Evidence, prompts: int) -> list[Finding]:
+    """All was answered; `cold` was cold and `warm` a hit in the device's cache, as their names say."""
+    cases = [str(index) for index in range(prompts)]
+    expected = int(str(evidence.facts.notes["expected_warm"]))
+    found = legs.sound(evidence.exchanges) + legs.asked(evidence, (COLD, WARM), cases)
+    return found + legs.cold(evidence, COLD) + legs.hit(evidence, WARM, dict.fromkeys(cases, expected))
+
+
+def _own(evidence: Evidence) -> dict[str, float | None]:
+    """By the server's counters where it has them: they count the steps. Raises KeyError without a mark."""
+    before, cold, warm = (evidence.marks[label].counters for label in (BEGIN, COLD, WARM))
+    found: dict[str, float | None] = {}
+    for leg, first, last in ((COLD, before, cold), (WARM, cold, warm)):
+        scraped = mean_length(counter_names.accepted(first, last))
+        answered = accept_length(evidence, evidence.leg(leg).values())
+        found[leg] = answered if scraped is None else scraped
+    return found
+
+
+def _others(folder: Path) -> dict[str, Evidence]:
+    """What the lane's other checks collected, by check."""
+    found: dict[str, Evidence] = {}
+    for place in sorted(folder.parent.iterdir()):
+        if place == folder or not (place / EXCHANGES).is_file():
+            continue
+        try:
+            found[place.name] = load_evidence(place)
+        except HarnessError:  # that check's own judge tells it
+            continue
+    return found
+
+
+def _by_leg(name: str, evidence: Evidence) -> Iterator[tuple[str, float]]:
+    for leg in dict.fromkeys(exchange.leg for exchange in evidence.exchanges):
+        length = accept_length(evidence, (one for one in evidence.exchanges if one.leg == leg))
+        if length is not None:
+            yield f"{name}.{leg}", length
+
+
+def _within(name: str, evidence: Evidence, least: float) -> Iterator[Finding]:
+    """Another check's legs against its own first answer to the same case. Only the same tokens can be drafted
+    equally well, and only many of them tell a share of a few per cent."""
+    first: dict[str, Exchange] = {}
+    legs_of: dict[str, list[Exchange]] = {}
+    for exchange in evidence.exchanges:
+        base = first.setdefault(exchange.case, exchange)
+        if base is not exchange and base.ids == exchange.ids:
+            legs_of.setdefault(exchange.leg, []).append(exchange)
+    for leg, exchanges in legs_of.items():
+        accepted, steps = counted(evidence, exchanges)
+        before = accept_length(evidence, [first[exchange.case] for exchange in exchanges])
+        if steps >= LEAST_STEPS and before is not None:
+            yield from _collapsed({f"{name}.{leg}": 1 + accepted / steps}, {f"{name}.{leg}": before}, least)
+
+
+def _exercised(phase: str, length: float | None) -> Iterator[Finding]:
+    if length is None:
+        message = f"{phase}: nothing was drafted, or the server does not tell how much of it was accepted"
+        yield Finding(code=Code.NOT_EXERCISED, message=message, where=phase)
+    elif length <= 1:
+        message = f"{phase}: the accept length is {length:.3f}: no drafted token was ever accepted"
+        yield Finding(code=Code.NOT_EXERCISED, message=message, where=phase)
+
+
+def _collapsed(lengths: Lengths, wanted: Lengths, least: float) -> list[Finding]:
+    found = []
+    for phase, length in lengths.items():
+        base = wanted.get(phase)
+        if base is None or length is None or length >= least * base:
+            continue
+        message = (
+            f"{phase}: accept length {length:.3f}, {base:.3f} is the reference: less than {least:.0%} of it"
+        )
+        found.append(Finding(code=Code.ACCEPT_COLLAPSE, message=message, where=phase))
+    return found
+
+
+def _reference(place: Path, prompts: int) -> tuple[Lengths, list[Finding]]:
+    """The other lane's accept lengths; and what makes it unfit."""
+    name = f"{place.parent.name}/{place.name}"
+    try:
+        evidence = load_evidence(place)
+        own = _own(evidence)
+        found = _asked(evidence, prompts)
+    except (HarnessError, KeyError, ValueError) as error:
+        message = f"the reference {name} cannot be read: {error}"
+        return {}, [Finding(code=Code.REFERENCE_UNFIT, message=message, where=name)]
+    found += [finding for phase, length in own.items() for finding in _exercised(phase, length)]
+    if made_up := _made_up(place, evidence):
+        message = f"acceptance was made up, not measured: {', '.join(made_up)}"
+        found.append(Finding(code=Code.ACCEPT_SIMULATED, message=message, where=name))
+    unfit = [
+        Finding(
+            code=Code.REFERENCE_UNFIT,
+            message=f"the reference {name}: {finding.message}",
+            where=f"{name}/{finding.where}",
+        )
+        for finding in found
+        if EFFECT[finding.code] is not None
+    ]
+    return own, unfit
+
+
+def _made_up(folder: Path, evidence: Evidence) -> list[str]:
+    """What of the lane's environment and of the servers' configuration fakes acceptance."""
+    environment: dict[str, str] = {}
+    for file in sorted(folder.parent.glob("environment*.json")):
+        try:
+            told = json.loads(read_bytes(file))
+        except (OSError, ValueError):  # the lane's own record has it too, and plans refuse such variables
+            continue
+        environment |= {str(key): str(value) for key, value in told.items()} if isinstance(told, dict) else {}
+    found = [one for config in evidence.facts.config.values() for one in made_up_acceptance({}, config)]
+    return sorted({*found, *made_up_acceptance(environment, {})})

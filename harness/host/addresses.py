@@ -1,0 +1,20 @@
+"""Addresses of this machine."""
+
+import ipaddress
+import socket
+
+
+def is_own_address(text: str) -> bool:
+    """Whether a server can listen on this IPv4 address here and be reached at it. A wildcard is none."""
+    try:
+        address = ipaddress.IPv4Address(text)
+    except ValueError:  # a name, or an address of another family
+        return False
+    if address.is_unspecified or address.is_multicast:
+        return False
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.bind((text, 0))
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,315 @@
+"""The whole pipeline on the simulated LightLLM: every fault ends in its verdict, and the machine is clean.
+
+Lanes lease described GPUs and run side by side, as on a machine with eight of them.
+"""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.executors.simulate import MODEL
+from tests.e2e.conftest import DOCS, Bench, Outcome, marked
+
+pytestmark = pytest.mark.e2e
+
+ACCURACY = {"None": 0.75, "fp8kv_dsa": 0.75}
+FLAGS = {
+    "--tp": 1,
+    "--data_type": "bfloat16",
+    "--max_total_token_num": 65536,
+    "--max_req_total_len": 8192,
+    "--running_max_req_size": 32,
+    "--batch_max_tokens": 4096,
+    "--chunked_prefill_size": 512,
+}
+
+
+def lane(bench: Bench, kv: str = "None", **more: Any) -> dict[str, Any]:
+    base: dict[str, Any] = {
+        "engine": "lightllm",
+        "model": {"path": str(MODEL), "served_name": "glm53"},
+        "gpus": 1,
+        "flags": {**FLAGS, "--llm_kv_type": kv},
+        "expect": {"kv_dtype": "bfloat16" if kv == "None" else kv},
+        "timeouts": {"start_s": 6, "start_cap_s": 40, "request_s": 10, "stop_s": 3},
+        "checks": {"gsm8k": bench.check(max_gen_toks=512)},
+    }
+    return base | more
+
+
+def run(
+    bench: Bench,
+    lanes: dict[str, Any],
+    pairs: dict[str, Any] | None = None,
+    *more: str,
+    faults: list[dict[str, Any]] | None = None,
+    **settings: Any,
+) -> Outcome:
+    settings = {"speed": 0, "load_seconds": 0.5, "accuracy": ACCURACY, "faults": faults or []} | settings
+    settings.setdefault("answer_key", str(bench.root / "data" / "test.jsonl"))
+    file = bench.root / "simulator.json"
+    file.write_text(json.dumps(settings), encoding="utf-8")
+    bench.env["HARNESS_SIMULATOR"] = str(file)
+    return bench.run(lanes, pairs, "--simulate", *more)
+
+
+@pytest.mark.parametrize(
+    ("fault", "exit_code", "verdict", "code"),
+    [
+        ({}, 0, "REPORTED", None),
+        ({"fault": "oom"}, 1, "FAIL", "SERVER_EXITED"),
+        ({"fault": "child-killed-launcher-hangs"}, 1, "FAIL", "START_TIMEOUT"),
+        ({"fault": "hang-loading"}, 1, "FAIL", "START_TIMEOUT"),
+        ({"fault": "slow-but-progressing", "factor": 20}, 0, "REPORTED", None),  # 10 s, start_s is 6
+        ({"fault": "wrong-model-name"}, 5, "INVALID", "WRONG_MODEL"),
+        ({"fault": "exits-at-ready"}, 1, "FAIL", "SERVER_EXITED"),
+        ({"fault": "kv-type-rewritten", "to": "fp8kv_dsa"}, 5, "INVALID", "CONFIG_REWRITTEN"),
+        ({"fault": "fatal-line-while-serving", "after_requests": 4}, 1, "FAIL", "FATAL_LOG"),
+        ({"fault": "killed", "after_requests": 6}, 1, "FAIL", "SERVER_DIED"),
+        (
+            {"fault": "router-killed", "after_requests": 6},
+            1,
+            "FAIL",
+            None,
+        ),
+        ({"fault": "stall", "after_requests": 6}, 1, "FAIL", "STALLED"),
+        ({"fault": "infer-thread-dead", "after_requests": 6}, 1, "FAIL", None),
+        ({"fault": "error-500", "share": 0.2, "after_requests": 1}, 5, "INVALID", "REQUEST_FAILED"),
+        ({"fault": "busy-429", "share": 0.2, "after_requests": 1}, 5, "INVALID", "REQUEST_FAILED"),
+        ({"fault": "null-text", "share": 0.2, "after_requests": 1}, 5, "INVALID", "EMPTY_RESPONSE"),
+        ({"fault": "empty-text", "share": 0.2, "after_requests": 1}, 5, "INVALID", "EMPTY_RESPONSE"),
+        ({"fault": "zero-tokens", "share": 0.2, "after_requests": 1}, 5, "INVALID", "EMPTY_RESPONSE"),
+        ({"fault": "cut-answers", "factor": 16, "after_requests": 1}, 5, "INVALID", "CUT_SHORT"),
+        ({"fault": "repeat-answers", "share": 0.3, "after_requests": 1}, 0, "REPORTED", "DEGENERATE"),
+        ({"fault": "ignores-sigterm"}, 0, "REPORTED", "FORCED_KILL"),
+        ({"fault": "orphan-holds-port"}, 0, "REPORTED", None),  # found by its mark, and ended
+        ({"fault": "leaves-shm"}, 0, "REPORTED", "SHM_REMOVED"),
+        ({"fault": "leaves-sysv"}, 0, "REPORTED", "SHM_REMOVED"),
+    ],
+    ids=lambda value: value.get("fault", "none") if isinstance(value, dict) else None,
+)
+def test_fault_ends_in_its_verdict(
+    bench: Bench, fault: dict[str, Any], exit_code: int, verdict: str, code: str | None
+) -> None:
+    outcome = run(bench, {"sim": lane(bench)}, faults=[fault] if fault else [])
+    assert outcome.summary["lanes"]["sim"]["verdict"] == verdict, outcome.stdout
+    assert outcome.code == exit_code
+    assert "SIMULATED" in outcome.codes()
+    if code is not None:
+        assert code in outcome.codes(), outcome.stdout
+    elif not fault:
+        assert outcome.codes() <= {"SIMULATED", "SHM_UNATTRIBUTED"}, outcome.stdout
+
+
+PAIR = {
+    "baseline": "bf16",
+    "candidate": "fp8",
+    "may_differ": ["flags.--llm_kv_type", "config.kv_dtype", "config.mem_manager", "config.*_att_backend"],
+}
+
+
+def both(bench: Bench, **more: Any) -> dict[str, Any]:
+    return {"bf16": lane(bench, **more), "fp8": lane(bench, "fp8kv_dsa", **more)}
+
+
+def test_lanes_run_side_by_side_on_gpus_of_their_own(bench: Bench) -> None:
+    outcome = run(bench, both(bench), {"kv": PAIR}, load_seconds=3)
+    assert outcome.code == 0, outcome.stdout
+    assert outcome.run is not None
+    record = json.loads((outcome.run / "run.json").read_text(encoding="utf-8"))
+    gpus = [record["lanes"][name]["servers"][0]["gpus"] for name in ("bf16", "fp8")]
+    assert len({gpu for own in gpus for gpu in own}) == 2
+    spent = sum(lane["phases"]["lane"] for lane in record["lanes"].values())
+    events = outcome.stderr.splitlines()
+    first_verdict = next(index for index, line in enumerate(events) if "verdict" in line)
+    assert sum("loading" in line for line in events[:first_verdict]) == 2, outcome.stderr
+    assert spent > 0
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "verdict", "exit_code"),
+    [
+        ({"None": 0.8, "fp8kv_dsa": 0.8}, "PASS", 0),
+        ({"None": 0.9, "fp8kv_dsa": 0.2}, "FAIL", 1),
+    ],
+)
+def test_pair_against_a_margin(
+    bench: Bench, accuracy: dict[str, float], verdict: str, exit_code: int
+) -> None:
+    pairs = {"kv": {**PAIR, "max_drop_pp": 40}}  # 16 documents decide no smaller one
+    outcome = run(bench, both(bench), pairs, accuracy=accuracy)
+    assert outcome.summary["pairs"]["kv"]["verdict"] == verdict, outcome.stdout
+    assert outcome.code == exit_code
+    assert outcome.summary["verdict"] == ("REPORTED" if verdict == "PASS" else verdict)  # it is simulated
+
+
+@pytest.mark.parametrize("fault", [{"fault": "swapped-answers"}, {"fault": "half-right-after"}])
+def test_answers_that_go_wrong_unseen_are_caught_by_the_pair(bench: Bench, fault: dict[str, Any]) -> None:
+    """No request fails, every answer looks sound: only the baseline knows better."""
+    aimed = [{**fault, "when": {"llm_kv_type": "fp8kv_dsa"}}]
+    accuracy = {"None": 1.0, "fp8kv_dsa": 1.0}
+    pairs = {"kv": {**PAIR, "max_drop_pp": 5}}
+    outcome = run(bench, both(bench), pairs, accuracy=accuracy, faults=aimed, speed=1)
+    pair = outcome.summary["pairs"]["kv"]
+    assert pair["verdict"] == "FAIL", outcome.stdout
+    assert pair["filters"]["strict-match"]["only_candidate"] == 0
+
+
+def test_a_gate_cannot_be_passed_on_the_simulator(bench: Bench) -> None:
+    pairs = {"kv": {**PAIR, "max_drop_pp": 40}}
+    outcome = run(bench, both(bench), pairs, "--require-gate")
+    assert outcome.summary["pairs"]["kv"]["verdict"] == "PASS"
+    assert outcome.code == 3
+
+
+def test_a_plain_baseline_cannot_serve_an_mtp_candidate(bench: Bench) -> None:
+    lanes = both(bench)
+    lanes["fp8"]["flags"] |= {
+        "--mtp_mode": "eagle_with_att",
+        "--mtp_step": 2,
+        "--mtp_draft_model_dir": str(MODEL),
+    }
+    outcome = run(bench, lanes, {"kv": PAIR})
+    assert outcome.summary["pairs"]["kv"]["verdict"] == "INVALID"
+    parity = [text for text in outcome.stdout.splitlines() if "PARITY" in text]
+    assert any("mtp_mode" in text for text in parity), outcome.stdout
+
+
+def test_an_interrupt_releases_every_lane(bench: Bench) -> None:
+    settings = {"load_seconds": 30, "speed": 0}
+    (bench.root / "simulator.json").write_text(json.dumps(settings), encoding="utf-8")
+    bench.env["HARNESS_SIMULATOR"] = str(bench.root / "simulator.json")
+    patient = {"start_s": 60, "start_cap_s": 90, "stop_s": 3}
+    process = bench.start(
+        "run", str(bench.scenario(both(bench, timeouts=patient), {"kv": PAIR})), "--simulate"
+    )
+    deadline = time.monotonic() + 60
+    while len(marked(bench.newest())) < 6 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    outcome = bench.finish(process, 60)
+    assert outcome.code == 130
+    assert outcome.summary["status"] == "interrupted"
+    assert marked(outcome.run) == []
+    assert outcome.run is not None
+    assert not (outcome.run / "bf16" / "gsm8k").exists()  # begun early, and given up without a trace
+
+
+def test_ctrl_c_while_a_server_does_not_answer(bench: Bench) -> None:
+    """The warm-up waits for an answer that never comes: ending the run must not wait for it."""
+    file = bench.root / "simulator.json"
+    file.write_text(json.dumps({"faults": [{"fault": "stall"}], "load_seconds": 0.2}), encoding="utf-8")
+    bench.env["HARNESS_SIMULATOR"] = str(file)
+    patient = {"start_s": 120, "start_cap_s": 150, "request_s": 120, "stop_s": 3}
+    process = bench.start("run", str(bench.scenario({"sim": lane(bench, timeouts=patient)})), "--simulate")
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        run_dir = bench.newest()
+        log = run_dir / "sim" / "server.log" if run_dir else None
+        if log and log.is_file() and "received req" in log.read_text(errors="replace"):
+            break
+        time.sleep(0.1)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    outcome = bench.finish(process, 45)
+    assert outcome.code == 130, outcome.stderr
+
+
+class TestBaseline:
+    """`--baseline RUN`: taken over only where nothing speaks against it."""
+
+    def first(self, bench: Bench) -> Path:
+        outcome = run(bench, both(bench), {"kv": PAIR})
+        assert outcome.code == 0, outcome.stdout
+        assert outcome.run is not None
+        return outcome.run
+
+    def again(self, bench: Bench, earlier: Path, lanes: dict[str, Any] | None = None) -> Outcome:
+        return run(bench, lanes or both(bench), {"kv": PAIR}, "--baseline", str(earlier))
+
+    def test_equal_conditions_are_taken_over(self, bench: Bench) -> None:
+        earlier = self.first(bench)
+        outcome = self.again(bench, earlier)
+        assert "BASELINE_REUSED" in outcome.codes(), outcome.stdout
+        assert "bf16: launching" not in outcome.stderr
+        assert "fp8: launching" in outcome.stderr
+        assert outcome.summary["pairs"]["kv"]["verdict"] == "REPORTED", outcome.stdout
+        assert outcome.run is not None
+        assert (outcome.run / "bf16" / "gsm8k" / "requests.jsonl").is_file()  # judged by itself for ever
+        assert bench.harness("judge", str(outcome.run)).code == 0
+
+    @pytest.mark.parametrize("how", ["changed", "missing"])
+    def test_evidence_that_is_not_as_it_was_is_run_again(self, bench: Bench, how: str) -> None:
+        earlier = self.first(bench)
+        raw = earlier / "bf16" / "gsm8k" / "raw_responses.jsonl"
+        if how == "missing":
+            raw.unlink()
+        else:
+            raw.write_bytes(raw.read_bytes() + b"\n")
+        outcome = self.again(bench, earlier)
+        assert "BASELINE_RERUN" in outcome.codes()
+        assert "raw_responses.jsonl" in outcome.stdout
+        assert "bf16: launching" in outcome.stderr
+
+    def test_another_flag_is_run_again(self, bench: Bench) -> None:
+        earlier = self.first(bench)
+        lanes = both(bench)
+        for one in lanes.values():
+            one["flags"] = {**one["flags"], "--running_max_req_size": 16}
+        outcome = self.again(bench, earlier, lanes)
+        assert "BASELINE_RERUN" in outcome.codes()
+        assert "--running_max_req_size" in outcome.stdout
+
+    def test_what_only_the_candidate_can_tell_is_told_and_run_again(self, bench: Bench) -> None:
+        earlier = self.first(bench)
+        print_file = earlier / "bf16" / "fingerprint.json"
+        keys = json.loads(print_file.read_text())
+        keys["config.batch_max_tokens"] = 1
+        print_file.write_text(json.dumps(keys))
+        digests = earlier / "bf16" / "digests.json"  # as if that server had resolved it so
+        known = json.loads(digests.read_text())
+        from harness.evidence.digests import file_sha256
+
+        known["fingerprint.json"] = file_sha256(print_file)
+        digests.write_text(json.dumps(known))
+        outcome = self.again(bench, earlier)
+        assert "BASELINE_RERUN" in outcome.codes(), outcome.stdout
+        assert "bf16: launching" in outcome.stderr
+        assert outcome.summary["pairs"]["kv"]["verdict"] == "REPORTED", outcome.stdout
+
+    def test_a_path_that_is_no_run_starts_nothing(self, bench: Bench) -> None:
+        outcome = bench.run(both(bench), {"kv": PAIR}, "--simulate", "--baseline", "/nowhere")
+        assert outcome.code == 2
+        assert "/nowhere" in outcome.stderr
+
+
+@pytest.mark.skipif("HARNESS_GSM8K_DIR" not in os.environ, reason="HARNESS_GSM8K_DIR is not set")
+@pytest.mark.parametrize(("fp8", "verdict"), [(0.60, {"PASS", "INCONCLUSIVE"}), (0.55, {"FAIL"})])
+def test_full_gsm8k(bench: Bench, fp8: float, verdict: set[str]) -> None:
+    """1319 documents, both lanes: five points worse is caught at a margin of one, equal is not."""
+    key = str(Path(os.environ["HARNESS_GSM8K_DIR"]) / "test.jsonl")
+    settings = {
+        "speed": 0,
+        "answer_key": key,
+        "accuracy": {"None": 0.60, "fp8kv_dsa": fp8},
+        "discordance": 0.10 if fp8 < 0.60 else 0.01,
+    }
+    file = bench.root / "simulator.json"
+    file.write_text(json.dumps(settings), encoding="utf-8")
+    bench.env["HARNESS_SIMULATOR"] = str(file)
+    outcome = bench.harness(
+        "run", "fp8-mtp", "--simulate", "--set", "pairs.fp8-mtp.max_drop_pp=1", limit_s=900
+    )
+    assert outcome.summary["pairs"]["fp8-mtp"]["verdict"] in verdict, outcome.stdout
+    assert outcome.code == (1 if fp8 < 0.60 else outcome.code)
+
+
+def test_documents_are_those_of_the_bench(bench: Bench) -> None:
+    outcome = run(bench, {"sim": lane(bench)})
+    result = outcome.summary["lanes"]["sim"]["checks"]["gsm8k"]
+    assert result["metrics"]["n"] == DOCS, result
