@@ -27,6 +27,8 @@ class Code(StrEnum):
     RELEASE_SHM = "RELEASE_SHM"
     SHM_REMOVED = "SHM_REMOVED"
     SHM_UNATTRIBUTED = "SHM_UNATTRIBUTED"
+    FILES_REMOVED = "FILES_REMOVED"
+    RELEASE_FILES = "RELEASE_FILES"
     FORCED_KILL = "FORCED_KILL"
     # GPUs
     GPU_BUSY = "GPU_BUSY"
@@ -111,6 +113,8 @@ EFFECT: dict[Code, Verdict | None] = {
     Code.RELEASE_SHM: Verdict.INFRA,
     Code.SHM_REMOVED: None,
     Code.SHM_UNATTRIBUTED: None,
+    Code.FILES_REMOVED: None,
+    Code.RELEASE_FILES: Verdict.INFRA,
     Code.FORCED_KILL: None,
     Code.GPU_BUSY: Verdict.INFRA,
     Code.GPU_UNREADABLE: Verdict.INFRA,

@@ -15,7 +15,7 @@ from harness.checks.asking import Ask, Asker
 from harness.checks.base import Begun, CheckContext, WithReference, reference_folder
 from harness.checks.exchange import load_evidence
 from harness.checks.phases import BEGIN, COLD, WARM
-from harness.checks.prompts import maker_for
+from harness.checks.prompts import PromptMaker, maker_for
 from harness.errors import HarnessError
 from harness.evidence.fingerprint import Fingerprint
 from harness.evidence.record import CheckResult, PairResult
@@ -60,7 +60,7 @@ class AcceptLength:
             maker = maker_for(context)
             config = context.servers[-1].config
             asker.note(expected_warm=context.engine.expected_hit(params.prompt_tokens, config))
-            prompts = _reused(params, context.folder, as_text=maker.as_text)
+            prompts = _reused(params, context.folder, maker)
             asker.note(prompts="the reference's" if prompts else "fresh")
             prompts = prompts or [maker(params.prompt_tokens) for _ in range(params.prompts)]
             asker.mark(BEGIN)
@@ -92,19 +92,18 @@ class AcceptLength:
         }
 
 
-def _reused(params: AcceptLengthParams, folder: Path, *, as_text: bool) -> list[tuple[int, ...] | str]:
+def _reused(params: AcceptLengthParams, folder: Path, maker: PromptMaker) -> list[tuple[int, ...] | str]:
     """The prompts of the reference lane, where it asked the same number of the same length: then nothing but
     the lanes differs. None of them where it did not; the judge tells why the reference is unfit."""
     place = reference_folder(params, folder)
     try:
         asked = load_evidence(place).leg(COLD) if place else {}
+        found = [asked[case] for case in map(str, range(params.prompts)) if case in asked]
+        if len(found) != params.prompts or any(one.asked_tokens != params.prompt_tokens for one in found):
+            return []
+        return [maker.again(one.prompt) for one in found]
     except HarnessError:
         return []
-    found = [asked[case] for case in map(str, range(params.prompts)) if case in asked]
-    if len(found) != params.prompts or any(one.asked_tokens != params.prompt_tokens for one in found):
-        return []
-    prompts = [one.prompt if isinstance(one.prompt, str) else tuple(one.prompt) for one in found]
-    return prompts if all(isinstance(prompt, str) == as_text for prompt in prompts) else []
 
 
 def _ask(leg: str, index: int, prompt: tuple[int, ...] | str, params: AcceptLengthParams) -> Ask:

@@ -90,7 +90,6 @@ class PdParity:
         findings = _answers(evidence)
         findings += pd_proof.control(moved)
         findings += pd_proof.transfers(evidence, moved, COLD)
-        findings += pd_proof.partial(evidence, moved, COLD)
         if reference is not None:
             findings += _against(evidence, reference)
         else:

@@ -11,7 +11,6 @@ from harness.scenario.model import Scalar
 AGREE, VERSION, UNFIT = "agree:", "version:", "unfit:"  # how names of notes begin
 NORMAL = "normal"
 IDLE = "idle"
-WHOLE = 0.9  # share of the others' bytes for a token; pages are moved whole, so that they vary a little
 
 
 def disagreements(evidence: Evidence) -> Iterator[Finding]:
@@ -86,23 +85,6 @@ def transfers(evidence: Evidence, moved: Sequence[Moved], leg: str) -> Iterator[
                 )
                 for what in _gaps(evidence, exchange, sides, counted)
             )
-
-
-def partial(evidence: Evidence, moved: Sequence[Moved], leg: str) -> Iterator[Finding]:
-    """Every token takes the same room: a request that moved far fewer bytes than the others for its length
-    moved a part only."""
-    rates = {}
-    for case, exchange in evidence.leg(leg).items():
-        size = sum(line.size or 0.0 for line in of(moved, leg, case))
-        if size and exchange.prompt_tokens:
-            rates[case] = size / exchange.prompt_tokens
-    for case, rate in rates.items():
-        if rate < WHOLE * max(rates.values()):
-            message = (
-                f"{leg} {case}: {rate:.0f} bytes were moved for each token of the prompt, and "
-                f"{max(rates.values()):.0f} for another prompt: not all of it was moved"
-            )
-            yield Finding(code=Code.NOT_EXERCISED, message=message, where=evidence.leg(leg)[case].where)
 
 
 def _failures(

@@ -21,7 +21,7 @@ PROBES = (
     Probe("chat", "greeting", "Say hello to me in one short sentence."),
     Probe("chat", "sum", "What is 2 + 3? Answer with the number only."),
     Probe("chat", "capital", "What is the capital of Italy? Answer in one sentence."),
-    Probe("chat", "colour", "Name one colour of the rainbow."),
+    Probe("chat", "difference", "What is 9 - 4? Answer with the number only."),
     Probe(
         "completion",
         "word problem",

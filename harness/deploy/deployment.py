@@ -48,15 +48,21 @@ class Deployment:
         return self.servers[-1]
 
     def assert_alive(self) -> None:
-        """Raise TargetError as soon as any server of the lane has died or logged a fatal line."""
-        for server in self.servers:
+        """Raise TargetError as soon as any server of the lane has died or logged a fatal line. The dead are
+        told first: what the others log then is mostly the consequence."""
+        for server in self._dead_first():
             server.assert_alive(serving=True)
 
     def check_others(self, server: RunningServer) -> None:
         """While one server is waited for, the others must not die unseen."""
-        for other in self.servers:
+        if server.process.poll() is not None:
+            return  # its own end is what is to be told
+        for other in self._dead_first():
             if other is not server:
                 other.check(serving=len(self.ready) > self.servers.index(other))
+
+    def _dead_first(self) -> list[RunningServer]:
+        return sorted(self.servers, key=lambda server: server.process.poll() is None)
 
     def hurry(self, number: int) -> None:
         """Send a signal to the servers from another thread, so that whoever waits for an answer of theirs

@@ -4,9 +4,11 @@ import time
 from collections.abc import Collection, Sequence
 
 from harness.deploy.server import RunningServer
+from harness.engines.base import Traces
 from harness.findings import Code, Finding
+from harness.host import strays
 from harness.host.ports import listener, still_bound
-from harness.host.shm import ShmSnapshot, leftovers, remove, snapshot
+from harness.host.shm import Leftovers, ShmSnapshot, leftovers, remove, snapshot, sysv_id
 
 SETTLE_S = 5.0
 POLL_S = 0.1
@@ -18,7 +20,8 @@ def verify_released(
 ) -> list[Finding]:
     """Processes gone, ports bindable, shared memory as `before`; `used` names what the servers had mapped.
 
-    Waits a few seconds for the kernel to settle. Shared memory that is surely the lane's own is removed.
+    Waits a few seconds for the kernel to settle. Shared memory, files and sockets that are surely the lane's
+    own are removed; what may be somebody else's is only told.
     """
     findings: list[Finding] = []
     for server in servers:
@@ -35,10 +38,45 @@ def verify_released(
             message = f"port {port} of {server.role} cannot be bound again; it is held by {who}"
             findings.append(Finding(code=Code.RELEASE_PORT, message=message, where=f"port {port}"))
     pids = {pid for server in servers for pid in server.process.seen_pids}
-    left = leftovers(before, pids, used)
+    traces = [server.engine.traces(server.log) for server in servers]
+    left = _claimed(leftovers(before, pids, used), traces)
     if left.unattributed:  # other programs' names live for moments: only what stays is worth a note
         time.sleep(UNATTRIBUTED_S)
-        left = leftovers(before, pids, used)
+        left = _claimed(leftovers(before, pids, used), traces)
+    return [*findings, *_shared_memory(left), *_strays(traces)]
+
+
+def _claimed(left: Leftovers, traces: Sequence[Traces]) -> Leftovers:
+    """Names that were never seen in use, but carry a server's own id."""
+    segments = {number for trace in traces for number in trace.sysv_ids}
+    mine = [
+        name
+        for name in left.unattributed
+        if any(trace.owns(name) for trace in traces) or sysv_id(name) in segments
+    ]
+    others = tuple(name for name in left.unattributed if name not in mine)
+    return Leftovers((*left.ours, *mine), others)
+
+
+def _strays(traces: Sequence[Traces]) -> list[Finding]:
+    def owned(path: str) -> bool:
+        return any(trace.owns(path) for trace in traces)
+
+    found = strays.strays(owned)
+    strays.remove(found)
+    left = strays.strays(owned)
+    return [
+        Finding(
+            code=Code.RELEASE_FILES if path in left else Code.FILES_REMOVED,
+            message=f"this lane left {path}; " + ("it cannot be removed" if path in left else "removed"),
+            where=path,
+        )
+        for path in found
+    ]
+
+
+def _shared_memory(left: Leftovers) -> list[Finding]:
+    findings = []
     remove(left.ours)
     remaining = snapshot()
     for name in left.ours:

@@ -229,6 +229,30 @@ class LogGrammar:
     timestamp: re.Pattern[str] | None = None
 
 
+class Traces(Protocol):
+    """Names by which a server's own leftovers are known when it is gone."""
+
+    @property
+    def sysv_ids(self) -> frozenset[int]:
+        """Its System V segments."""
+        ...
+
+    def owns(self, path: str) -> bool:
+        """Whether a file or socket in `/dev/shm` or `/tmp` is its own."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NoTraces:
+    """Of a server whose names say nothing of whom they belong to."""
+
+    sysv_ids: frozenset[int] = frozenset()
+
+    def owns(self, path: str) -> bool:
+        del path
+        return False
+
+
 class Engine(Protocol):
     """One inference server. Adding an engine is one file and one line in `ENGINES`."""
 
@@ -301,6 +325,10 @@ class Engine(Protocol):
 
     def log_facts(self, lines: Iterable[tuple[int, str]]) -> LogFacts:
         """What these lines of the server's log (number, text) say of requests and of the scheduler."""
+        ...
+
+    def traces(self, log: Path) -> Traces:
+        """What a stopped server may have left behind, told from its log."""
         ...
 
     def counters(self, client: Client) -> dict[str, float]:

@@ -29,6 +29,7 @@ from harness.engines.lightllm_config import comparable, log_says, logged_argumen
 from harness.engines.lightllm_facts import log_facts
 from harness.engines.lightllm_log import GRAMMAR
 from harness.engines.lightllm_rules import SINCE, start_problems, too_new
+from harness.engines.lightllm_traces import LightllmTraces, leftovers_of
 from harness.engines.metrics import counters, parse
 from harness.engines.python_engine import ONE_PLACE, PythonEngine
 from harness.errors import ConfigError, TargetError
@@ -245,6 +246,10 @@ class Lightllm:
         """LightLLM counts no transfers; its nodes log each of them."""
         del client
         return None
+
+    def traces(self, log: Path) -> LightllmTraces:
+        """By the unique id of its start, which all its names carry."""
+        return leftovers_of(log)
 
     def counters(self, client: Client) -> dict[str, float]:
         """`lightllm_request_count_total`, `lightllm_request_failure_total`, `lightllm_cache_length_sum`,

@@ -18,6 +18,7 @@ from harness.engines.base import (
     KvCapacity,
     Launch,
     LogFacts,
+    NoTraces,
     Pausing,
     ServedModel,
     TransferTotals,
@@ -192,6 +193,11 @@ class LlamaCpp:
     def transferred(self, client: Client) -> TransferTotals | None:
         del client
         return None
+
+    def traces(self, log: Path) -> NoTraces:
+        """None: its leftovers are known only by having been seen in use."""
+        del log
+        return NoTraces()
 
     def counters(self, client: Client) -> dict[str, float]:
         """`llamacpp:prompt_tokens_cached_total`, `llamacpp:spec_decode_num_accepted_tokens_total`, ..."""

@@ -14,6 +14,7 @@ from harness.engines.base import (
     KvCapacity,
     Launch,
     LogFacts,
+    NoTraces,
     Pausing,
     ServedModel,
     TransferTotals,
@@ -214,6 +215,11 @@ class Sglang:
             failed=found.get("sglang:num_transfer_failed_reqs_total", 0.0)
             + found.get("sglang:num_bootstrap_failed_reqs_total", 0.0),
         )
+
+    def traces(self, log: Path) -> NoTraces:
+        """None: its leftovers are known only by having been seen in use."""
+        del log
+        return NoTraces()
 
     def counters(self, client: Client) -> dict[str, float]:
         """`sglang:cached_tokens_total{cache_source=host}`, `sglang:evicted_tokens_total{...}`,

@@ -9,6 +9,7 @@ and never touched.
 import contextlib
 import ctypes
 import os
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +71,12 @@ def leftovers(before: ShmSnapshot, pids: Collection[int], used: Collection[str])
     for name in _new_files(before, pids):
         (ours if name in used else unattributed).append(name)
     return Leftovers(tuple(ours), tuple(unattributed))
+
+
+def sysv_id(name: str) -> int | None:
+    """The number of a System V segment by its name here; None for other names."""
+    match = re.match(r"System V segment (\d+) ", name)
+    return int(match[1]) if match else None
 
 
 def remove(names: Collection[str]) -> None:

@@ -33,7 +33,7 @@ def main(parser: ArgumentParser) -> int:
     asked = args["llm_kv_type"]
     try:
         planted = Planted(settings.faults, args, settings.seed)
-        _rewrite(args, planted)
+        rewrite(args, planted)
         if settings.accept_mean is not None and args["mtp_step"]:
             Acceptance(args["mtp_step"], settings.accept_mean)
     except ValueError as error:
@@ -42,7 +42,7 @@ def main(parser: ArgumentParser) -> int:
     return _run(Told(args=args, model=model, settings=settings, planted=planted, log=Log()), asked)
 
 
-def _rewrite(args: dict[str, Any], planted: Planted) -> None:
+def rewrite(args: dict[str, Any], planted: Planted) -> None:
     """The faults that change an argument. Raises ValueError for one that does not exist."""
     if "kv-type-rewritten" in planted:
         other = "None" if args["llm_kv_type"] != "None" else "fp8kv_dsa"

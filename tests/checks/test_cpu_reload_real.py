@@ -24,6 +24,7 @@ def real(bench: Bench) -> Bench:
 
 def _lane(checks: dict[str, Any], **flags: Any) -> dict[str, Any]:
     base = {"--ctx-size": 1024, "--parallel": 1, "--flash-attn": "on"}
+    base |= {"--cache-type-k": "bf16", "--cache-type-v": "bf16"}  # with f16 the model loops on some questions
     return {
         "engine": "llamacpp",
         "model": {"pull": MODEL, "served_name": "smol"},

@@ -199,6 +199,29 @@ def test_a_node_killed_while_it_serves_is_named(launches: list[Launch], role: st
     assert caught.value.evidence.startswith(str(launches[0].folder / f"{role}.log"))
 
 
+@pytest.mark.parametrize("role", ROLES)
+def test_the_dead_are_told_before_what_others_say_of_it(launches: list[Launch], role: str) -> None:
+    """The partners of a killed node log its loss as their own failure."""
+    up = Deployment()
+    with pytest.raises(TargetError) as caught, deployed(launches, up):
+        _kill_among_complaints(up, role)
+    assert caught.value.code is Code.SERVER_DIED
+    assert f"({role})" in caught.value.what
+
+
+def _kill_among_complaints(up: Deployment, role: str) -> None:
+    for server in up.servers:
+        if server.role == role:
+            server.process.signal(signal.SIGKILL)
+            until = time.monotonic() + 10
+            while server.process.poll() is None and time.monotonic() < until:
+                time.sleep(0.01)
+        else:
+            with server.log.open("a", encoding="utf-8") as file:
+                file.write("0.00.900.000 E ggml_backend_cuda_buffer_type_alloc_buffer: out of memory\n")
+    up.assert_alive()
+
+
 def test_nodes_that_differ_are_a_mismatch(launches: list[Launch], monkeypatch: pytest.MonkeyPatch) -> None:
     """A LightLLM master that refuses a node says why, and with which values."""
 

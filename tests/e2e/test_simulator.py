@@ -106,6 +106,21 @@ def test_fault_ends_in_its_verdict(
         assert outcome.codes() <= {"SIMULATED", "SHM_UNATTRIBUTED"}, outcome.stdout
 
 
+def test_a_killed_server_leaves_nothing_of_its_own(bench: Bench) -> None:
+    """Its names in /dev/shm, its System V segment and its files in /tmp are known by its unique id."""
+    cache = {"--enable_cpu_cache": True, "--cpu_cache_storage_size": 1, "--linear_att_page_block_num": 2}
+    stranger = Path("/tmp") / f"{os.urandom(8).hex()}_0_somebody.lock"
+    stranger.touch()
+    try:
+        one = lane(bench, flags={**FLAGS, "--llm_kv_type": "None", **cache})
+        outcome = run(bench, {"sim": one}, faults=[{"fault": "killed", "after_requests": 6}])
+        assert {"SERVER_DIED", "SHM_REMOVED", "FILES_REMOVED"} <= outcome.codes(), outcome.stdout
+        assert not any(code.startswith("RELEASE") for code in outcome.codes())
+        assert stranger.exists()
+    finally:
+        stranger.unlink()
+
+
 PAIR = {
     "baseline": "bf16",
     "candidate": "fp8",

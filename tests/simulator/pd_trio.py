@@ -84,6 +84,8 @@ async def inside_pd(
         told = Settings.model_validate({**QUICK, **(settings or {})})
         listeners = {role: socket.create_server(("127.0.0.1", 0)) for role in MODES}
         ports = {role: str(each.getsockname()[1]) for role, each in listeners.items()}
+        # Opened before anything runs, so that they are closed after all of it has ended.
+        logs = {role: stack.enter_context((Path(name) / f"{role}.log").open("wb")) for role in MODES}
         servers: dict[str, Inside] = {}
         for role, mode in MODES.items():
             words = ["--model_dir", str(folder), "--run_mode", mode, "--port", ports[role], *TOGETHER]
@@ -93,8 +95,7 @@ async def inside_pd(
                 words += [*NODE, *TRANSFER, "--pd_master_ip", "127.0.0.1", *flags]
                 words += ["--pd_master_port", ports["master"]]
             words += (own or {}).get(role, ())
-            path = Path(name) / f"{role}.log"
-            log = stack.enter_context(path.open("wb"))
+            log = logs[role]
             read_model = Model.of(folder)
             args = start_args.resolve(parser().parse_args(words), read_model)
             planted = Planted(told.faults, args, told.seed)
@@ -105,7 +106,7 @@ async def inside_pd(
             await server.listen(listeners[role])
             stack.callback(server.close)
             stack.push_async_callback(_ended, [asyncio.create_task(work()) for work in made.work])
-            servers[role] = Inside(made.api, path)
+            servers[role] = Inside(made.api, Path(log.name))
         yield Trio(**servers)
 
 

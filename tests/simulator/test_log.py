@@ -1,9 +1,7 @@
 """Every line that the simulator writes is one that the real server writes, and the harness reads it so."""
 
 import asyncio
-import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,9 +9,8 @@ import pytest
 from harness.engines.lightllm_log import GRAMMAR
 from harness.simulator.log import Log
 from tests.simulator.launched import fault, inside, launched, words
+from tests.simulator.log_classes import PATTERNS, PREFIX, classes, plain
 
-PATTERNS = json.loads((Path(__file__).parent / "data/lightllm-log-patterns.json").read_text())
-PREFIX = re.compile(PATTERNS["prefix"])
 FEATURES = words(
     "--llm_kv_type fp8kv_dsa --page_size 16 --max_req_total_len 3072 --running_max_req_size 8 "
     "--batch_max_tokens 1024 --chunked_prefill_size 257 --mtp_mode eagle_with_att --mtp_step 2 "
@@ -22,12 +19,6 @@ FEATURES = words(
     "--router_token_ratio 1.0"
 )
 SMALL_POOL = [*FEATURES, "--max_total_token_num", "4096"]
-# Lines that the real server writes and for which the harness has no use.
-UNLISTED = (
-    r"zmq mode head: |Loading model weights with |the profiled pool holds |free a batch state:"
-    r"|radix \w+ token num |mem manager total size |dp_i 0 (?!paused)|detoken release req id "
-    r"|Received signal to shutdown|Graceful shutdown completed|All processes have been forcefully"
-)
 LOADED = words(
     "all_start_args pid init_ok port_alloc server_start_up server_ready hypercorn_ready kv_final kv_type "
     "mem_manager att_backend graph_ok check_max_len_ok cache_placement cpu_page_size sysv_shm sigterm "
@@ -39,37 +30,17 @@ SERVED = words(
 )
 
 
-def _plain(log: str) -> Iterator[str]:
-    for line in log.split("\n"):
-        text = re.sub(r"\x1b\[[\d;]*m", "", line.rstrip("\r"))
-        if text:
-            yield text
-
-
-def _classes(log: str) -> dict[str, list[str]]:
-    """Lines by the name of their pattern. A line that nothing knows is a failure."""
-    found: dict[str, list[str]] = {}
-    for line in _plain(log):
-        names = [name for name, pattern in PATTERNS.items() if name != "prefix" and re.search(pattern, line)]
-        assert names or re.search(UNLISTED, line), f"no pattern knows: {line}"
-        if "hypercorn_ready" not in names and "Loading model weights" not in line:
-            assert PREFIX.match(line), line
-        for name in names:
-            found.setdefault(name, []).append(line)
-    return found
-
-
 @pytest.mark.process
 @pytest.mark.parametrize("flags", [SMALL_POOL, FEATURES], ids=["small-pool", "profiled"])
 def test_start_and_stop(tmp_path: Path, flags: list[str]) -> None:
     with launched(tmp_path, *flags) as server:
         server.ready()
         assert server.end() == 0
-    classes = _classes(server.log)
+    seen = classes(server.log)
     wanted = {*LOADED, *(["kv_profiled", "kv_cell"] if flags is FEATURES else [])}
-    assert wanted <= classes.keys()
-    assert ("kv_profiled" in classes) == (flags is FEATURES)
-    graphs = [re.search(PATTERNS["graph_ok"], line) for line in classes["graph_ok"]]
+    assert wanted <= seen.keys()
+    assert ("kv_profiled" in seen) == (flags is FEATURES)
+    graphs = [re.search(PATTERNS["graph_ok"], line) for line in seen["graph_ok"]]
     assert [found and found["kind"] for found in graphs] == ["repfill cudagraph", "cudagraph"]
 
 
@@ -79,15 +50,15 @@ def test_the_harness_reads_it(tmp_path: Path) -> None:
         server.ready()
         server.generate()
         server.end()
-    seen = [rule.label for line in _plain(server.log) for rule in GRAMMAR.phases if rule.pattern.search(line)]
+    seen = [rule.label for line in plain(server.log) for rule in GRAMMAR.phases if rule.pattern.search(line)]
     in_order = list(dict.fromkeys(seen))
     assert in_order == [
         *("args", "loading", "kv-cache", "warmup", "graphs", "loaded", "startup", "listening", "stopping"),
     ]
-    assert any(GRAMMAR.ready.search(line) for line in _plain(server.log))
-    assert any(GRAMMAR.detect.search(line) for line in _plain(server.log))
+    assert any(GRAMMAR.ready.search(line) for line in plain(server.log))
+    assert any(GRAMMAR.detect.search(line) for line in plain(server.log))
     for rule in GRAMMAR.fatal:
-        assert not [line for line in _plain(server.log) if rule.pattern.search(line)], rule.label
+        assert not [line for line in plain(server.log) if rule.pattern.search(line)], rule.label
 
 
 def test_requests_pauses_and_pool() -> None:
@@ -107,22 +78,22 @@ def test_requests_pauses_and_pool() -> None:
 
     log = asyncio.run(run())
     # The access line is the HTTP server's, which is not here.
-    classes = _classes(log)
-    assert set(SERVED) - {"access"} <= classes.keys()
-    paused = {found["rid"] for line in classes["paused"] if (found := re.search(PATTERNS["paused"], line))}
+    seen = classes(log)
+    assert set(SERVED) - {"access"} <= seen.keys()
+    paused = {found["rid"] for line in seen["paused"] if (found := re.search(PATTERNS["paused"], line))}
     recovered = {
-        found["rid"] for line in classes["recovered"] if (found := re.search(PATTERNS["recovered"], line))
+        found["rid"] for line in seen["recovered"] if (found := re.search(PATTERNS["recovered"], line))
     }
     received = {}
-    for line in classes["req_received"]:
+    for line in seen["req_received"]:
         found = re.search(PATTERNS["req_received"], line)
         assert found
         received[found["rid"]] = found["xid"]
     assert paused
     assert paused == recovered
     assert all(received[rid].startswith("r") for rid in paused)
-    assert len(classes["req_received"]) == len(classes["req_done"]) == 39
-    done = re.search(PATTERNS["req_done"], classes["req_done"][-1])
+    assert len(seen["req_received"]) == len(seen["req_done"]) == 39
+    done = re.search(PATTERNS["req_done"], seen["req_done"][-1])
     assert done
     assert (int(done["out"]), int(done["prompt"])) == (71, 3001)
     fields = dict(re.findall(PATTERNS["kv_field"], done["rest"]))
@@ -156,7 +127,7 @@ def test_fatal_line_is_read_as_fatal_and_http_goes_on(tmp_path: Path) -> None:
         assert "CUDA error" not in server.log
         assert server.generate().status_code == 200
         server.wait_for("CUDA error")
-    assert [rule.label for line in _plain(server.log) for rule in GRAMMAR.fatal if rule.pattern.search(line)]
+    assert [rule.label for line in plain(server.log) for rule in GRAMMAR.fatal if rule.pattern.search(line)]
 
 
 def test_form_of_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

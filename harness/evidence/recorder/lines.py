@@ -108,7 +108,8 @@ def prompt_lines(exchange: Exchange, ask: Ask, answer: Body) -> list[dict[str, A
     `error` is None for a sound answer, else a short text; `status` is 0 when the client got no answer from
     the server. `finish_reason`, tokens and `text_*` are those of the answer, the first one where several
     were asked for; `max_tokens` is the limit that was asked for; `text_*` are all None where there was none.
-    Tokens are None where the server does not tell them for this prompt alone; `usage` is the server's own word, on index 0. `ttft_s` is None unless
+    Tokens are None where the server does not tell them for this prompt alone; `usage` is the server's own
+    word, on index 0. `ttft_s` is None unless
     streamed. `started_s` and `finished_s` are seconds since the recording began.
     """
     answers, usage, ttft_s = _read(exchange, ask, answer)
