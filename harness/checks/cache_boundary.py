@@ -86,7 +86,7 @@ class CacheBoundary:
                 findings += legs.hit(evidence, leg, expected)
                 findings += legs.same_output(evidence, cold, leg, control)
         hits = {f"hit_{case}": evidence.cached(got).total for case, got in evidence.leg("warm").items()}
-        return legs.result(findings, hits)
+        return legs.result(findings, hits, f"hits {'/'.join(map(str, hits.values()))}")
 
     def pair(self, params: Any, pair: Pair, baseline: Path, candidate: Path, out: Path | None) -> PairResult:
         del params, baseline, candidate, out

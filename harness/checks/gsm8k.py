@@ -149,7 +149,11 @@ class Gsm8k:
         findings += [*_lost(folder), *result.findings]
         findings += _natural_stop_findings(params, result)
         return result.model_copy(
-            update={"findings": findings, "verdict": verdict_of(findings, result.verdict)}
+            update={
+                "findings": findings,
+                "verdict": verdict_of(findings, result.verdict),
+                "told": _told(result),
+            }
         )
 
     def pair(
@@ -200,6 +204,15 @@ class _Watch:
                 evidence=str(self._context.server_log),
                 code=Code.STALLED,
             )
+
+
+def _told(result: CheckResult) -> str:
+    shown = [f"{result.metrics.get('n')} documents"]
+    names = {"strict": "accuracy.strict-match", "flexible": "accuracy.flexible-extract"}
+    for name, metric in {**names, "natural stop": "natural_stop_rate"}.items():
+        value = result.metrics.get(metric)
+        shown.append(f"{name} {value:.2%}" if isinstance(value, float) else f"{name} not known")
+    return ", ".join(shown)
 
 
 def _lost(folder: Path) -> list[Finding]:

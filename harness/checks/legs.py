@@ -20,11 +20,13 @@ CHANCE = 6
 
 
 def result(
-    findings: list[Finding], metrics: Mapping[str, float | int | str | None] | None = None
+    findings: list[Finding],
+    metrics: Mapping[str, float | int | str | None] | None = None,
+    told: str = "",
 ) -> CheckResult:
     """PASS where nothing was found."""
     return CheckResult(
-        verdict=verdict_of(findings, Verdict.PASS), findings=findings, metrics=dict(metrics or {})
+        verdict=verdict_of(findings, Verdict.PASS), findings=findings, metrics=dict(metrics or {}), told=told
     )
 
 

@@ -122,7 +122,8 @@ class PauseResume:
             "output_estimate": room.estimate,
             "short_requests": sum(exchange.leg == SHORT for exchange in evidence.exchanges),
         }
-        return legs.result(findings, metrics)
+        told = f"{proof.requests} of {params.concurrency} requests paused, {proof.pauses} pauses"
+        return legs.result(findings, metrics, told)
 
     def pair(self, params: Any, pair: Pair, baseline: Path, candidate: Path, out: Path | None) -> PairResult:
         del params, baseline, candidate, out

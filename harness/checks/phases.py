@@ -50,9 +50,11 @@ def judge(
     measured = {phase: length for phase, length in own.items() if length is not None and length > 1}
     findings += _collapsed(measured, wanted, least)
     earned = Verdict.REPORTED if number is None and reference is None else Verdict.PASS
+    shown = (f"{phase} {length:.2f}" for phase, length in own.items() if length is not None)
     return CheckResult(
         verdict=verdict_of(findings, earned),
         findings=findings,
+        told=f"tokens per step: {', '.join(shown) or 'not told'}",
         metrics={
             "acceptance": "simulated" if made_up else "natural",
             **{f"accept.{phase}": length for phase, length in {**own, **elsewhere}.items()},

@@ -46,11 +46,11 @@ def judge(folder: Path, *, tier: bool, share: float, control: Path | None) -> Ch
     else:
         findings += _not_reloaded(evidence, noted)
     earned = Verdict.PASS if control or not tier else Verdict.REPORTED
-    return CheckResult(
-        verdict=verdict_of(findings, earned),
-        findings=findings,
-        metrics=_metrics(evidence, noted, tier=tier, control=control),
-    )
+    metrics = _metrics(evidence, noted, tier=tier, control=control)
+    faster = metrics.get("first_token_share")
+    told = f"reload hit {metrics.get('hit')}"
+    told += f", first token at {faster:.0%} of cold" if isinstance(faster, float) else ""
+    return CheckResult(verdict=verdict_of(findings, earned), findings=findings, metrics=metrics, told=told)
 
 
 def _load(folder: Path) -> tuple[Evidence, Noted]:

@@ -118,7 +118,8 @@ class Smoke:
             )
             findings.append(Finding(code=Code.STOP_RATE, message=message, where=ANSWERS))
         metrics = {"probes": len(answers), "answered": len(answered), "degenerate": looping}
-        return legs.result(findings, {**metrics, "natural_stop_rate": rate})
+        told = f"{stopped} of {len(answers)} ended by themselves"
+        return legs.result(findings, {**metrics, "natural_stop_rate": rate}, told)
 
     def pair(self, params: Any, pair: Pair, baseline: Path, candidate: Path, out: Path | None) -> PairResult:
         del params, baseline, candidate, out

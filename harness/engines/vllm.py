@@ -6,11 +6,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.engines.answers import flatten, reading, without
+from harness.engines.answers import reading
 from harness.engines.arguments import ArgumentList
 from harness.engines.base import (
-    AcceptCounters,
-    CachedTokens,
     GenerateRequest,
     Generation,
     KvCapacity,
@@ -27,6 +25,8 @@ from harness.engines.environment import server_environment
 from harness.engines.flags import given, render
 from harness.engines.metrics import scrape
 from harness.engines.python_engine import ONE_PLACE, PLAIN_HTTP, PythonEngine
+from harness.engines.vllm_answers import generation
+from harness.engines.vllm_config import comparable
 from harness.engines.vllm_log import GRAMMAR
 from harness.errors import TargetError
 from harness.scenario.model import FlagValue, Scalar
@@ -49,42 +49,6 @@ BY_FILES, BY_NIXL = "ExampleConnector", "NixlConnector"
 SPECULATIVE = ("--speculative-config", "-sc")
 DATA_PARALLEL = ("--data-parallel-size", "-dp")
 DATA_PARALLEL_PORTS = 6  # five stores and a rendezvous, counted upwards from VLLM_PORT
-
-# Entries of /server_info with one stable name over all engines.
-RENAMED = {
-    "model_config.model": "model",
-    "model_config.tokenizer": "tokenizer",
-    "model_config.max_model_len": "max_length",
-    "model_config.dtype": "dtype",
-    "cache_config.cache_dtype": "kv_dtype",
-    "cache_config.kv_cache_size_tokens": "kv_tokens",
-}
-# Entries that differ between two starts of one server, name its place on this machine, or follow from others.
-LEFT_OUT = (
-    "instance_id",
-    "*_port",
-    "*_port_list",
-    "*_PORT",
-    "*_ip",
-    "*_IP",
-    "*_HOST",
-    "*master_addr",
-    "*_PATH",
-    "*_ROOT",
-    "*_dir",
-    "vllm_env.VLLM_ASSETS_CACHE",
-    "vllm_env.VLLM_MEDIA_CACHE",
-    "cache_config.num_gpu_blocks",  # kv_tokens says it
-    "cache_config.kv_cache_max_concurrency",  # kv_tokens over max_length
-    "compilation_config.*compilation_time",
-    "compilation_config.traced_files",
-    "speculative_config.target_*",  # the served model's settings again
-    "*_SHM_BUFFER_NAME",
-    "kv_transfer_config.engine_id",
-    "kv_transfer_config.*storage_path",
-)
-SYSTEM = ("torch_version", "pip_packages", "nvidia_driver_version", "nvidia_gpu_models", "cudnn_version")
-FINISH_REASONS = ("stop", "length", "abort", "error")
 
 
 class Vllm:
@@ -192,7 +156,7 @@ class Vllm:
                 fix="take it out of the env",
             ) from error
         with reading(self.name, client, "/server_info", answer):
-            return _comparable(answer)
+            return comparable(answer)
 
     def generate(self, client: Client, request: GenerateRequest) -> Generation:
         body: dict[str, Any] = {
@@ -214,7 +178,7 @@ class Vllm:
         answer = client.post_json("/v1/completions", body, headers=headers)
         latency = time.perf_counter() - start
         with reading(self.name, client, "/v1/completions", answer):
-            return _generation(answer, latency)
+            return generation(answer, latency)
 
     def expected_hit(self, tokens: int, config: Mapping[str, Scalar | None]) -> int:
         """Whole blocks."""
@@ -278,43 +242,3 @@ def _transfer_problems(launch: Launch) -> list[str]:
     if given(launch.flags, CONNECTOR) is None:
         found.append(f"a {launch.role} node needs `{CONNECTOR}`, such as {BY_FILES} or {BY_NIXL}")
     return found
-
-
-def _comparable(answer: Any) -> dict[str, Scalar | None]:
-    system = {name: answer["system_env"].get(name) for name in SYSTEM}
-    flat = flatten(answer["vllm_config"])
-    flat |= flatten({"vllm_env": answer["vllm_env"], "system_env": system})
-    config = {RENAMED.get(name, name): value for name, value in without(flat, LEFT_OUT).items()}
-    config["dtype"] = str(config["dtype"]).removeprefix("torch.")
-    if config["kv_dtype"] == "auto":
-        config["kv_dtype"] = config["dtype"]
-    return config
-
-
-def _generation(answer: Any, latency: float) -> Generation:
-    choice, usage = answer["choices"][0], answer["usage"]
-    details = usage.get("prompt_tokens_details") or {}
-    reason = str(choice["finish_reason"])
-    logprobs = (choice.get("logprobs") or {}).get("token_logprobs") or ()
-    return Generation(
-        text=choice["text"],
-        ids=tuple(choice.get("token_ids") or ()),
-        finish_reason=reason if reason in FINISH_REASONS else "error",
-        prompt_tokens=usage["prompt_tokens"],
-        completion_tokens=usage["completion_tokens"],
-        cached=CachedTokens(total=details.get("cached_tokens")),
-        accept=_accepted((answer.get("metrics") or {}).get("speculative_decoding")),
-        latency_s=latency,
-        logprobs=tuple(value for value in logprobs if value is not None),
-        raw=answer,
-    )
-
-
-def _accepted(counts: Any) -> AcceptCounters | None:
-    if counts is None:
-        return None
-    return AcceptCounters(
-        proposed=counts.get("num_draft_tokens"),
-        accepted=counts.get("num_accepted_draft_tokens"),
-        steps=counts.get("num_spec_steps"),
-    )

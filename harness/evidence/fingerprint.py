@@ -6,7 +6,7 @@ Everything is compared; what may differ is exempted by name. A key that only one
 import fnmatch
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -79,6 +79,12 @@ def parity_findings(
         )
         for item in diff(baseline, candidate, may_differ)
     ]
+
+
+def without_checks(fingerprint: Fingerprint, names: Collection[str]) -> Fingerprint:
+    """Without what these checks were asked with."""
+    fronts = tuple(f"check.{name}." for name in names)
+    return {key: value for key, value in fingerprint.items() if not key.startswith(fronts)}
 
 
 def write_fingerprint(folder: Path, fingerprint: Mapping[str, Value]) -> None:

@@ -24,11 +24,13 @@ class Recorded(BaseModel):
 
 
 class CheckResult(Recorded):
-    """The judged evidence of one check. `metrics` are numbers a person may want in a table."""
+    """The judged evidence of one check. `metrics` are numbers a person may want in a table; `told` is what
+    was measured, in a few words."""
 
     verdict: Verdict
     findings: list[Finding] = Field(default_factory=list)
     metrics: dict[str, float | int | str | None] = Field(default_factory=dict)
+    told: str = ""
 
 
 class FilterStats(Recorded):

@@ -14,7 +14,7 @@ from harness.evidence.fingerprint import FILE_NAME, read_fingerprint
 from harness.evidence.record import LaneRecord, PairResult, RunRecord
 from harness.evidence.run_dir import RunDir
 from harness.executors.judge import examine_lane
-from harness.executors.pairs import Side, judge_pair
+from harness.executors.pairs import Side, judge_pair, side_of
 from harness.executors.plan import parse_check
 from harness.findings import Code, Finding, verdict_of
 from harness.scenario.model import Pair
@@ -151,9 +151,8 @@ def _lane(
         message = f"{docs or 'no'} documents were evaluated, and --expect-docs says {expect_docs}"
         more = isinstance(docs, int) and docs > expect_docs
         found.append(Finding(code=Code.UNEXPECTED_DOC if more else Code.MISSING_DOC, message=message))
-    verdict = verdict_of(found, record.verdict)
     return _Lane(
-        side=Side(name=record.name, folder=folder, verdict=verdict),
+        side=side_of(folder, record, CHECK, found),
         record=record,
         run=run,
         findings=_of(side, found),

@@ -9,7 +9,7 @@ from harness.accuracy.listing import listed, write_findings
 from harness.errors import ConfigError, HarnessError
 from harness.evidence.record import CheckResult, LaneRecord, PairResult, RunRecord
 from harness.evidence.run_dir import RunDir
-from harness.executors.pairs import Side, judge_pair
+from harness.executors.pairs import judge_pair, side_of
 from harness.executors.plan import parse_check
 from harness.findings import EFFECT, Code, Finding, verdict_of
 from harness.scenario.model import Pair
@@ -110,7 +110,7 @@ def _pair(run: RunDir, record: RunRecord, pair: Pair) -> PairResult:
     try:
         planned = parse_check(pair.check, record.lanes[pair.baseline].check_params[pair.check])
         sides = [
-            Side(name=name, folder=run.lane(name), verdict=record.lanes[name].verdict)
+            side_of(run.lane(name), record.lanes[name], pair.check)
             for name in (pair.baseline, pair.candidate)
         ]
         folder = run.pair(pair.name)

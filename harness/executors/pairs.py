@@ -1,12 +1,19 @@
 """Judging a pair of lanes from their folders: parity first, then the check's own pairing."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness.checks.base import Check
-from harness.evidence.fingerprint import Fingerprint, idle_exemptions, parity_findings, read_fingerprint
-from harness.evidence.record import PairResult
+from harness.evidence.fingerprint import (
+    Fingerprint,
+    idle_exemptions,
+    parity_findings,
+    read_fingerprint,
+    without_checks,
+)
+from harness.evidence.record import LaneRecord, PairResult
 from harness.findings import Code, Finding, verdict_of
 from harness.scenario.model import Pair
 from harness.verdict import Verdict
@@ -16,11 +23,22 @@ NOT_KNOWN = ("missing", "unknown")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Side:
-    """One lane of a pair: its folder, and the verdict it earned by itself."""
+    """One lane of a pair: its folder, the verdict that it earned with the pair's check, and the checks that
+    ran after that one, which cannot have touched it."""
 
     name: str
     folder: Path
     verdict: Verdict
+    later: frozenset[str] = frozenset()
+
+
+def side_of(folder: Path, record: LaneRecord, check: str, more: Sequence[Finding] = ()) -> Side:
+    """A lane as one side of a pair on `check`; `more` are findings that the record does not have."""
+    own = record.checks[check].verdict if check in record.checks else Verdict.INVALID
+    checks = list(record.check_params)
+    later = checks[checks.index(check) + 1 :] if check in checks else []
+    verdict = verdict_of([*record.findings, *more], own)
+    return Side(name=record.name, folder=folder, verdict=verdict, later=frozenset(later))
 
 
 def judge_pair(
@@ -37,7 +55,7 @@ def judge_pair(
     broken = any(side.verdict in (Verdict.INFRA, Verdict.FAIL) for side in (baseline, candidate))
     if broken or not all(folder.is_dir() for folder in folders):
         return PairResult(verdict=verdict_of(findings, Verdict.SKIPPED), findings=findings)
-    keys = [read_fingerprint(side.folder) for side in (baseline, candidate)]
+    keys = [without_checks(read_fingerprint(side.folder), side.later) for side in (baseline, candidate)]
     findings += parity_findings(keys[0], keys[1], pair.may_differ)
     findings += _not_known(keys[0], keys[1])
     findings += _idle(keys[0], keys[1], pair)

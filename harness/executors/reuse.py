@@ -15,7 +15,7 @@ from harness.deploy.identity import lane_fingerprint
 from harness.engines.base import Engine, Launch
 from harness.errors import HarnessError
 from harness.evidence.digests import check_digests
-from harness.evidence.fingerprint import Fingerprint, diff, read_fingerprint
+from harness.evidence.fingerprint import Fingerprint, diff, read_fingerprint, without_checks
 from harness.evidence.record import LaneRecord, RunRecord, ServerRecord
 from harness.evidence.run_dir import RunDir
 from harness.findings import Code, Finding
@@ -102,7 +102,10 @@ def late_objections(run: RunDir, scenario: Scenario, lane: str) -> list[str]:
         if pair.baseline != lane:
             continue
         try:
-            sides = [read_fingerprint(run.lane(name)) for name in (pair.baseline, pair.candidate)]
+            sides = [
+                without_checks(read_fingerprint(run.lane(name)), _later(scenario.lanes[name], pair.check))
+                for name in (pair.baseline, pair.candidate)
+            ]
         except HarnessError:
             continue
         found += (
@@ -110,3 +113,9 @@ def late_objections(run: RunDir, scenario: Scenario, lane: str) -> list[str]:
             for item in diff(sides[0], sides[1], pair.may_differ)
         )
     return found
+
+
+def _later(lane: Lane, check: str) -> list[str]:
+    """Checks of the lane that run after this one."""
+    names = list(lane.checks)
+    return names[names.index(check) + 1 :] if check in names else []

@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any
 
 from harness.evidence.files import write_atomic, write_json
-from harness.evidence.record import CheckResult, FilterStats, LaneRecord, PairResult, RunRecord
+from harness.evidence.record import FilterStats, LaneRecord, PairResult, RunRecord
 from harness.evidence.run_dir import RunDir
 from harness.findings import EFFECT, Finding
 from harness.report.text import safe, seconds, table
@@ -110,37 +110,19 @@ def _lane_state(run: RunDir, lane: LaneRecord, *, alive: bool) -> tuple[str, str
 
 
 def _lanes_table(record: RunRecord) -> list[str]:
-    rows = [
-        [
-            "lane",
-            "verdict",
-            "engine",
-            "ready",
-            "check",
-            "took",
-            "documents",
-            "strict",
-            "flexible",
-            "natural stop",
-        ]
-    ]
+    """One row for each check; what is true of the whole lane stands in its first row."""
+    rows = [["lane", "verdict", "engine", "ready", "check", "verdict", "took", "measured"]]
     for name, lane in record.lanes.items():
-        server = lane.servers[-1] if lane.servers else None
+        server = lane.servers[0] if lane.servers else None  # of P/D lanes the last one is a router
         engine = f"{server.engine} {server.version}" if server else "-"
-        ready = seconds(lane.phases.get("ready"))
-        for check, result in lane.checks.items() or {"-": CheckResult(verdict=lane.verdict)}.items():
-            rows.append(
-                [name, lane.verdict, engine, ready, check, seconds(lane.phases.get(check)), *_metrics(result)]
-            )
-    return table(rows, right=frozenset({3, 5, 6, 7, 8, 9}), indent="")
-
-
-def _metrics(result: CheckResult) -> list[str]:
-    shown = []
-    for name in ("n", "accuracy.strict-match", "accuracy.flexible-extract", "natural_stop_rate"):
-        value = result.metrics.get(name)
-        shown.append("-" if value is None else f"{value:.2%}" if isinstance(value, float) else str(value))
-    return shown
+        whole = [name, str(lane.verdict), engine, seconds(lane.phases.get("ready"))]
+        for check, result in lane.checks.items():
+            own = [check, str(result.verdict), seconds(lane.phases.get(check)), safe(result.told) or "-"]
+            rows.append([*whole, *own])
+            whole = ["", "", "", ""]
+        if not lane.checks:
+            rows.append([*whole, "-", "-", "-", "-"])
+    return table(rows, right=frozenset({3, 6}), indent="")
 
 
 def render_compare(baseline: str, candidate: str, max_drop_pp: float | None, result: PairResult) -> str:

@@ -18,7 +18,7 @@ START = {
     "exits-at-ready": "ends with exit code 1 as soon as it is ready",
     "kv-type-rewritten": "the KV type is `to` instead (None, or fp8kv_dsa where None was asked)",
     "pd-never-registers": "a node never calls its master",
-    "pd-argument-mismatch": "a decode node has another value than it was told: `to` (page_size=1)",
+    "pd-argument-mismatch": "a decode node has another value than it was told: `to` (pd_kv_page_num=3)",
 }
 RUNNING = {  # `after_requests` prompts are served well before these begin
     "fatal-line-while-serving": "logs a CUDA error (or the line `to`), and serves on",

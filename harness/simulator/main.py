@@ -48,7 +48,7 @@ def rewrite(args: dict[str, Any], planted: Planted) -> None:
         other = "None" if args["llm_kv_type"] != "None" else "fp8kv_dsa"
         args["llm_kv_type"] = planted.to("kv-type-rewritten", other)
     if "pd-argument-mismatch" in planted and args["run_mode"] == "decode":
-        name, _, value = planted.to("pd-argument-mismatch", "page_size=1").partition("=")
+        name, _, value = planted.to("pd-argument-mismatch", "pd_kv_page_num=3").partition("=")
         if name not in args:
             raise ValueError(f"pd-argument-mismatch: there is no start argument '{name}'")
         args[name] = int(value) if value.isdecimal() else value

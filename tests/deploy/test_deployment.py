@@ -63,7 +63,7 @@ def _deploy(launch: Launch, up: Deployment) -> None:
         deploy(
             up,
             [(ENGINES["llamacpp"], launch)],
-            run_id="test",
+            run_id=str(launch.folder),  # another test run on this machine must not find our processes
             timeouts=LIMITS,
             guard=guard,
             watcher=Silent(),

@@ -88,7 +88,7 @@ def deployed(
         deploy(
             up,
             list(zip(engines, launches, strict=True)),
-            run_id="test",
+            run_id=str(launches[0].folder),  # another test run on this machine must not find our processes
             timeouts=Timeouts(**{**LIMITS.model_dump(), **limits}),
             guard=guard,
             watcher=Silent(),

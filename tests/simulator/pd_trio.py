@@ -133,14 +133,16 @@ def together(work: Callable[[Trio], Awaitable[Any]], *flags: str, join: bool = T
 def launched_pd(
     folder: Path, *flags: str, settings: Mapping[str, Any] | None = None, model: Mapping[str, Any] = GLM
 ) -> Iterator[dict[str, Launched]]:
-    """Three processes on 127.0.0.1, by role; the master first, since the others are told its port."""
+    """Three processes on 127.0.0.1, by role; the master first, since the others are told its port. All have
+    one model's directory, `folder/model`."""
     with ExitStack() as stack:
         told = {**QUICK, **(settings or {})}
+        same = ("--model_dir", str(model_dir(folder / "model", model)))
         servers: dict[str, Launched] = {}
         for role in ("master", "prefill", "decode"):
             place = folder / role
             place.mkdir()
-            words = ["--run_mode", MODES[role], *TOGETHER]
+            words = ["--run_mode", MODES[role], *TOGETHER, *same]
             if role == "master":
                 words += ["--pd_master_mode", "1p1d"]
             else:

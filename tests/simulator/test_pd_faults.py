@@ -14,6 +14,7 @@ from tests.simulator.pd_trio import Trio, body, prompt, together
 
 pytestmark = pytest.mark.process
 TEXT = prompt(1000)
+STRANGE = b'{"kind": "register", "size": 0, "start_args": 5}\n'
 IN_A_PROCESS_OF_ITS_OWN = {"prefill-dies"}  # test_pd_process.py
 
 
@@ -148,11 +149,12 @@ def test_waiting_too_long_for_a_node_is_429() -> None:
         living = asyncio.create_task(_beat(link))
         await trio.joined()
         answer = await trio.master.send("POST", "/generate", {"inputs": TEXT, "parameters": {}})
+        health = body(await trio.master.send("GET", "/health"))
         living.cancel()
-        return answer.status
+        return answer.status, health["pd_nodes_ready"], health["pd_nodes_healthy"]
 
     settings = fault("pd-never-registers", when={"run_mode": "prefill"})
-    assert together(work, join=False, settings=settings) == 429
+    assert together(work, join=False, settings=settings) == (429, True, False)
 
 
 async def _beat(link: Link) -> None:
@@ -162,7 +164,8 @@ async def _beat(link: Link) -> None:
 
 
 @pytest.mark.parametrize(
-    "said", [b"nonsense\n", b'{"kind": "register", "size": 0}\n', b'{"size": 4}\nabcd', b"\xff" * 100]
+    "said",
+    [b"nonsense\n", b'{"kind": "register", "size": 0}\n', b'{"size": 4}\nabcd', b"\xff" * 100, STRANGE],
 )
 def test_a_stranger_at_the_master_is_hung_up_on(said: bytes) -> None:
     async def work(trio: Trio) -> Any:
@@ -194,9 +197,11 @@ def test_a_stranger_at_a_decode_node_is_hung_up_on() -> None:
 
 
 @pytest.mark.parametrize("mode", ["prefill", "decode"])
-@pytest.mark.parametrize(("to", "name", "value"), [("", "page_size", 1), ("dtype=half", "dtype", "half")])
+@pytest.mark.parametrize(
+    ("to", "name", "value"), [("", "pd_kv_page_num", 3), ("dtype=half", "dtype", "half")]
+)
 def test_argument_mismatch(mode: str, to: str, name: str, value: Any) -> None:
-    args: dict[str, Any] = {"run_mode": mode, "page_size": 16, "dtype": "whole"}
+    args: dict[str, Any] = {"run_mode": mode, "pd_kv_page_num": 2, "dtype": "whole"}
     rewrite(args, Planted([Fault(fault="pd-argument-mismatch", to=to)], args))
     assert (args[name] == value) == (mode == "decode")
 

@@ -1,10 +1,13 @@
 """Drafted tokens."""
 
+from typing import Any
+
 import pytest
 
 from harness.simulator.speculation import Acceptance
 from harness.simulator.types import Limits
 from tests.simulator.core import Engine, prompt
+from tests.simulator.launched import Inside, answered
 
 LARGE = Limits(max_total_token_num=65536, max_req_total_len=8192, page_size=16, hash_page=512)
 
@@ -49,3 +52,26 @@ def test_an_impossible_rate_is_refused() -> None:
     for mean in (0.9, 3.1):
         with pytest.raises(ValueError, match="drafted"):
             Acceptance(2, mean)
+
+
+def _told(settings: dict[str, Any], *flags: str) -> tuple[float, float]:
+    """Tokens per step, and the seconds until the first token, of a server with these settings."""
+
+    async def work(server: Inside) -> Any:
+        same = {"max_new_tokens": 400, "min_new_tokens": 400, "ignore_eos": True, "return_details": True}
+        answer = await server.post("/generate", {"inputs": "hello", "parameters": same})
+        return answer["tokens"][-1], server.log
+
+    token, log = answered(work, *flags, settings=settings)
+    steps = token["mtp_verify_step_num"]
+    cost = float(log.partition("first_token_cost:")[2].partition("ms")[0]) / 1000
+    return (400 - 1) / steps if steps else 1.0, cost
+
+
+def test_settings_reach_the_engine() -> None:
+    flags = ("--mtp_mode", "eagle_with_att", "--mtp_step", "2")
+    assert _told({"accept_mean": 1.3}, *flags)[0] == pytest.approx(1.3, abs=0.15)
+    assert _told({"accept_mean": 2.9}, *flags)[0] == pytest.approx(2.9, abs=0.15)
+    assert _told({"accept_mean": 2.9})[0] == 1.0  # another lane, which does not speculate
+    slow = {"speed": 1, "costs": {"step": 0, "idle": 0, "prefill_token": 0.05, "decode_request": 0}}
+    assert 0.25 < _told(slow)[1] < 2  # six tokens

@@ -111,6 +111,10 @@ def test_other_run_modes_are_refused(
         ({"answer_key": "/no/such/file"}, "answer_key"),
         (fault("no-such-fault"), "no-such-fault"),
         (fault("oom", share=0.5), "takes no share"),
+        ({"costs": {"stepp": 1}}, "there is no cost stepp"),
+        ({"costs": {"step": -1}}, "costs.step"),
+        ({"accept_mean": 0.5}, "accept_mean"),
+        ({"pd_speed": 0}, "pd_speed"),
         (fault("stall", when={"no_such_argument": 1}), "no_such_argument"),
     ],
 )
@@ -125,6 +129,14 @@ def test_bad_settings(
     error = capsys.readouterr().err
     assert "HARNESS_SIMULATOR" in error
     assert says in error
+
+
+def test_an_acceptance_that_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--mtp_mode", "eagle_with_att", "--mtp_step", "2")
+    assert _inside(monkeypatch, tmp_path, *flags, told={"accept_mean": 3.5}) == 1
+    assert "3.5 tokens per step cannot come of 2 drafted ones" in capsys.readouterr().err
 
 
 def test_settings_by_kv_type() -> None:

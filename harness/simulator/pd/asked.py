@@ -55,6 +55,10 @@ class NodeParts:
     hybrid: bool
     patience: float
 
+    @property
+    def use_cache(self) -> bool:
+        return not self.args["disable_dynamic_prompt_cache"]
+
     def accept(self, asked: Asked) -> None:
         """Count and log a request that came in. Raises ValueError for one that does not fit."""
         self.planted.requests += 1

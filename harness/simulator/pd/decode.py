@@ -47,13 +47,12 @@ class Decode:
             self._say("failed", req_id=asked.req_id, error=str(error))
             return
         held, release = self._parts.engine.hold(asked.prompt)
-        whole = len(asked.prompt) - 1
+        ready = held if self._parts.use_cache else 0
         if self._parts.planted.strikes("pd-no-transfer", asked.key):
-            held, whole = 0, 0
-        ready = len(asked.prompt) - 1 if held == whole else held
+            ready = len(asked.prompt) - 1
         where = {"host": self._receiver.host, "port": self._receiver.port, "agent": self._parts.agent}
         self._say("upkv", req_id=asked.req_id, params={**where, "ready": ready})
-        if held == whole:
+        if ready == len(asked.prompt) - 1:
             self._start(asked, None, 0, release)
         else:
             self._landing[asked.req_id] = _Landing(self, asked, prefill, release)
@@ -71,7 +70,12 @@ class Decode:
         options = {**asked.options, "max_new_tokens": min(asked.options["max_new_tokens"], room)}
         options["min_new_tokens"] = min(options["min_new_tokens"], options["max_new_tokens"])
         asked.request = Request(
-            req_id=asked.req_id, prompt=asked.prompt, emit=emit, arrived=arrived, **options
+            req_id=asked.req_id,
+            prompt=asked.prompt,
+            emit=emit,
+            arrived=arrived,
+            use_cache=self._parts.use_cache,
+            **options,
         )
         self._running[asked.req_id] = asked
         self._parts.pump.add(asked.request)

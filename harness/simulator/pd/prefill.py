@@ -65,12 +65,13 @@ class Prefill:
         if self._parts.planted.now("health-green-while-dead"):
             return
         job = _Job(self._parts, self._sender, asked, target, lambda: self._asked.pop(asked.req_id, None))
-        options = {**asked.options, "max_new_tokens": 1, "min_new_tokens": 1}
+        options = {**asked.options, "max_new_tokens": 1}
         asked.request = Request(
             req_id=asked.req_id,
             prompt=asked.prompt,
             emit=lambda item: self._parts.pump.later(partial(job.heard, item)),
             progress=lambda computed: self._parts.pump.later(partial(job.computed, computed)),
+            use_cache=self._parts.use_cache,
             **options,
         )
         self._asked[asked.req_id] = asked

@@ -65,7 +65,7 @@ class Receiver:
                 self._log.line("INFO", "nccl_transporter.py:61", text)
             while True:
                 await self._piece(link, agent, await link.receive(), landings)
-        except (ConnectionError, KeyError):  # it is gone, or no prefill node
+        except (ConnectionError, KeyError, TypeError):  # it is gone, or no prefill node
             landings.lost(agent)
         finally:
             link.close()

@@ -125,7 +125,7 @@ class Registry:
                 node.heard = time.monotonic()
                 if message.kind != "heartbeat":
                     self._heard(message)
-        except (ConnectionError, KeyError):  # it is gone, or no node
+        except (ConnectionError, KeyError, TypeError):  # it is gone, or no node
             pass
         finally:
             link.close()
