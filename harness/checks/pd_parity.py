@@ -97,7 +97,10 @@ class PdParity:
             findings += legs.same_output(evidence, COLD, WARM, None)
         without = Verdict.REPORTED if reference is None else Verdict.PASS
         metrics = _metrics(evidence, moved)
-        return CheckResult(verdict=verdict_of(findings, without), findings=findings, metrics=metrics)
+        told = f"{metrics['cold_requests']} cold requests"
+        told += f", {metrics['moved_tokens']} tokens moved" if "moved_tokens" in metrics else ""
+        verdict = verdict_of(findings, without)
+        return CheckResult(verdict=verdict, findings=findings, metrics=metrics, told=told)
 
     def pair(self, params: Any, pair: Pair, baseline: Path, candidate: Path, out: Path | None) -> PairResult:
         del params, baseline, candidate, out

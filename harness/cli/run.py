@@ -163,6 +163,7 @@ def _load(
     from harness.engines import ENGINES
     from harness.executors.plan import make_plan
     from harness.executors.simulate import MODEL, simulated
+    from harness.host.addresses import own_address
     from harness.host.ports import PortBook
     from harness.scenario.load import load
 
@@ -183,9 +184,12 @@ def _load(
     loaded = read([])
     if not simulate:
         return loaded
+    stand_ins = []
     if not Path(loaded.params.get("MODEL_DIR", ".")).exists():
-        loaded = read([f"params.MODEL_DIR={MODEL}"])
-    return simulated(loaded)
+        stand_ins.append(f"params.MODEL_DIR={MODEL}")
+    if loaded.params.get("NODE_IP", "").startswith("127."):  # P/D nodes refuse it
+        stand_ins.append(f"params.NODE_IP={own_address()}")
+    return simulated(read(stand_ins) if stand_ins else loaded)
 
 
 def _gpus(inventory: Path | None, *, simulate: bool) -> "GpuBook":

@@ -25,7 +25,7 @@ def parameters(request: GenerateRequest) -> dict[str, Any]:
         "stop_sequences": list(request.stop),
         "n": 1,
         "best_of": 1,
-        "add_special_tokens": True,
+        "add_special_tokens": False,
         "skip_special_tokens": False,
         "disable_prompt_cache": not request.use_cache,
         "return_details": True,

@@ -3,6 +3,8 @@
 import ipaddress
 import socket
 
+import psutil
+
 
 def is_own_address(text: str) -> bool:
     """Whether a server can listen on this IPv4 address here and be reached at it. A wildcard is none."""
@@ -18,3 +20,12 @@ def is_own_address(text: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def own_address() -> str:
+    """An address of this machine that is not loopback, for those who refuse that; loopback if there is none."""
+    for card in psutil.net_if_addrs().values():
+        for entry in card:
+            if entry.family == socket.AF_INET and not entry.address.startswith("127."):
+                return entry.address
+    return "127.0.0.1"

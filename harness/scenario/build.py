@@ -152,7 +152,7 @@ class Builder:
     def _server(self, lane: WrittenLane, own: WrittenServer) -> ServerSpec:
         env = {**(lane.env or {}), **(own.env or {})}
         routing = own.role in ROUTING
-        inherited = {} if own.role == "router" else lane.flags or {}
+        inherited = {} if routing else lane.flags or {}
         flags = {**inherited, **(own.flags or {})}
         expect = {**({} if routing else lane.expect or {}), **(own.expect or {})}
         gpus = 0 if routing else lane.gpus or 0

@@ -43,14 +43,14 @@ def test_a_router_is_another_program(tmp_path: Path) -> None:
         assert (node.expect, node.gpus, node.cpus) == ({"dtype": "float32"}, 2, 3)
 
 
-def test_a_master_is_the_same_program_without_a_cache(tmp_path: Path) -> None:
+def test_a_master_takes_only_its_own_flags(tmp_path: Path) -> None:
     servers = (
         "{role: prefill}",
         "{role: decode}",
-        "{role: master, expect: {max_req_total_len: 8192}, cpus: 1}",
+        "{role: master, expect: {max_req_total_len: 8192}, cpus: 1, flags: {--pd_master_mode: 1p1d}}",
     )
     master = lane(tmp_path, *servers).servers[-1]
-    assert master.flags == {"--device": "cpu"}
+    assert master.flags == {"--pd_master_mode": "1p1d"}
     assert (master.expect, master.gpus, master.cpus) == ({"max_req_total_len": 8192}, 0, 1)
 
 
