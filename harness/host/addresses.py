@@ -23,7 +23,7 @@ def is_own_address(text: str) -> bool:
 
 
 def own_address() -> str:
-    """An address of this machine that is not loopback, for those who refuse that; loopback if there is none."""
+    """An address of this machine that is not loopback; loopback if there is none."""
     for card in psutil.net_if_addrs().values():
         for entry in card:
             if entry.family == socket.AF_INET and not entry.address.startswith("127."):

@@ -28,7 +28,9 @@ def exchange(leg: str, case: str, **more: Any) -> dict[str, Any]:
         "finish_reason": "length",
         "cached": {"total": 0},
     } | more
-    return {"completion_tokens": len(made["ids"])} | made
+    ids = made["ids"]
+    assert isinstance(ids, list)
+    return {"completion_tokens": len(ids)} | made
 
 
 def mark(label: str, line: int = 0, **counters: float) -> dict[str, Any]:
