@@ -164,6 +164,12 @@ def _cut_short(requests: Iterable[Request]) -> Iterator[Finding]:
             is_sum = total > limit
             if (is_sum and total < limit * len(cut)) or (total < limit and batch[0] in cut):
                 short = cut[:1]
+        if not alone and total is None:
+            message = (
+                "the answer ended at an output limit, and the server told no token count: whether it is "
+            )
+            message += f"the {limit} that were asked for is unknown"
+            yield Finding(code=Code.EVIDENCE_MISSING, message=message, where=cut[0].where)
         for request in short:
             got = f"{request.completion_tokens} token(s)" if alone else f"{total} token(s) in its whole batch"
             message = (
@@ -203,12 +209,19 @@ def _request(raw: Any, where: str) -> Request:
         completion_tokens=_field(raw, "completion_tokens", int),
         text_sha256=_field(raw, "text_sha256", str),
         text_empty=_field(raw, "text_empty", bool),
-        attempt=_field(raw, "attempt", int) or 1,
+        attempt=_attempt(raw),
         http_id=_whole(raw.get("http_id")),
         max_tokens=_whole(raw.get("max_tokens")),
         batch_tokens=_whole(usage.get("completion_tokens")) if isinstance(usage, dict) else None,
         where=where,
     )
+
+
+def _attempt(raw: Mapping[str, Any]) -> int:
+    attempt = _field(raw, "attempt", int)
+    if attempt is None or attempt < 1:
+        raise TypeError(f"attempt is {attempt!r}")
+    return int(attempt)
 
 
 def _whole(value: Any) -> int | None:

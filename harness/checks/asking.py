@@ -118,8 +118,7 @@ class Asker:
                 self._context.pulse()
                 tick()
         except BaseException:
-            self._client.__exit__(None, None, None)  # frees the threads that wait for an answer
-            pool.shutdown(wait=True, cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)  # freed when the servers are stopped
             raise
         pool.shutdown()
         answers = [future.result() for future in futures]

@@ -19,6 +19,7 @@ from harness.evidence.fingerprint import Fingerprint
 from harness.evidence.record import CheckResult, PairResult
 from harness.findings import Finding
 from harness.scenario.model import Frozen, Pair
+from harness.verdict import Verdict
 
 ALONE, TOGETHER = "", "-together"  # suffix of the legs
 UNRELATED_TOKENS = 300
@@ -42,7 +43,8 @@ class CacheBoundary:
     params: type[BaseModel] = CacheBoundaryParams
 
     def problems(self, params: CacheBoundaryParams) -> list[str]:
-        return [f"lengths: {length} is too short for a page" for length in params.lengths if length < 2]
+        least = 2 * legs.CHANCE
+        return [f"lengths: {length} is too short for a page" for length in params.lengths if length < least]
 
     def command(self, params: Any, *, base_url: str, served_name: str, folder: Path) -> list[str]:
         del params, base_url, served_name, folder
@@ -57,6 +59,7 @@ class CacheBoundary:
         with Asker(context, timeout_s=params.request_s) as asker:
             maker = maker_for(context)
             config = context.servers[-1].config
+            asker.note(has_control=maker.can_avoid_cache)
             asker.note(
                 **{str(length): context.engine.expected_hit(length, config) for length in params.lengths}
             )
@@ -75,18 +78,22 @@ class CacheBoundary:
             expected = {str(length): int(str(evidence.facts.notes[str(length)])) for length in params.lengths}
         except (HarnessError, KeyError, ValueError) as error:
             return legs.missing_evidence(error, folder)
+        has_control = evidence.facts.notes.get("has_control") is True
         findings: list[Finding] = legs.sound(evidence.exchanges)
         for suffix in (ALONE, TOGETHER) if params.together else (ALONE,):
             cold, warm, control = f"cold{suffix}", f"warm{suffix}", f"control{suffix}"
             warm_legs = [warm, "warm-again"] if suffix == ALONE else [warm]
-            findings += legs.asked(evidence, [cold, *warm_legs], map(str, params.lengths))
+            controls = [control] if has_control else []
+            findings += legs.asked(evidence, [cold, *warm_legs, *controls], map(str, params.lengths))
             findings += legs.cold(evidence, cold)
             findings += legs.control_cold(evidence, control)
             for leg in warm_legs:
                 findings += legs.hit(evidence, leg, expected)
                 findings += legs.same_output(evidence, cold, leg, control)
         hits = {f"hit_{case}": evidence.cached(got).total for case, got in evidence.leg("warm").items()}
-        return legs.result(findings, hits, f"hits {'/'.join(map(str, hits.values()))}")
+        told = f"hits {'/'.join(map(str, hits.values()))}"
+        earned = Verdict.PASS if has_control else Verdict.REPORTED
+        return legs.result(findings, hits, told, earned)
 
     def pair(self, params: Any, pair: Pair, baseline: Path, candidate: Path, out: Path | None) -> PairResult:
         del params, baseline, candidate, out

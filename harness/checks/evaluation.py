@@ -89,10 +89,11 @@ class Evaluation:
 
     def close(self) -> None:
         """End the evaluator and the recorder. If nothing was ever sent to the server, all traces go."""
-        if self._process is not None:
-            self._process.stop()
-        if self.recorder is not None:
-            self.recorder.close()
+        with contextlib.ExitStack() as steps:  # each is tried
+            if self.recorder is not None:
+                steps.callback(self.recorder.close)
+            if self._process is not None:
+                steps.callback(self._process.stop)
         if not self._sent:
             shutil.rmtree(self._context.folder, ignore_errors=True)
             with contextlib.suppress(OSError):

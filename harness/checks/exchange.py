@@ -5,7 +5,6 @@ line of each log, and the server's counters then), `facts.json` what each server
 mark. Judges read these and nothing else.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,8 +110,8 @@ class Evidence:
 def load_evidence(folder: Path) -> Evidence:
     """Raises HarnessError (EVIDENCE_MISSING) when a file is not there or broken."""
     try:
-        exchanges = tuple(Exchange.model_validate(line) for line in _lines(folder / EXCHANGES))
-        marks = [Mark.model_validate(line) for line in _lines(folder / MARKS)]
+        exchanges = tuple(Exchange.model_validate_json(line) for line in _lines(folder / EXCHANGES))
+        marks = [Mark.model_validate_json(line) for line in _lines(folder / MARKS)]
         facts = Facts.model_validate_json(read_bytes(folder / FACTS))
     except (OSError, ValueError, ValidationError) as error:
         raise HarnessError(
@@ -124,7 +123,6 @@ def load_evidence(folder: Path) -> Evidence:
     return Evidence(exchanges, {mark.label: mark for mark in marks}, facts)
 
 
-def _lines(path: Path) -> Iterator[object]:
+def _lines(path: Path) -> Iterator[bytes]:
     with open_regular(path) as file:
-        for line in file:
-            yield json.loads(line)
+        yield from file

@@ -23,10 +23,11 @@ def result(
     findings: list[Finding],
     metrics: Mapping[str, float | int | str | None] | None = None,
     told: str = "",
+    earned: Verdict = Verdict.PASS,
 ) -> CheckResult:
-    """PASS where nothing was found."""
+    """`earned` where nothing was found."""
     return CheckResult(
-        verdict=verdict_of(findings, Verdict.PASS), findings=findings, metrics=dict(metrics or {}), told=told
+        verdict=verdict_of(findings, earned), findings=findings, metrics=dict(metrics or {}), told=told
     )
 
 
@@ -82,16 +83,19 @@ def cold(evidence: Evidence, leg: str) -> list[Finding]:
 
 def control_cold(evidence: Evidence, leg: str) -> list[Finding]:
     """The negative control: where the cache was put aside, the proof must be absent."""
-    return [
-        Finding(
-            code=Code.CONTROL_FAILED,
-            message=f"{leg} {case}: {evidence.cached(exchange).total} prompt tokens came from the cache that "
-            "this request was to leave aside: a hit proves nothing here",
-            where=exchange.where,
-        )
-        for case, exchange in _answered(evidence, leg).items()
-        if evidence.cached(exchange).total
-    ]
+    found = []
+    for case, exchange in _answered(evidence, leg).items():
+        got = evidence.cached(exchange).total
+        if got is None:
+            message = f"{leg} {case}: the server does not tell cached tokens: the control says nothing"
+            found.append(Finding(code=Code.NOT_EXERCISED, message=message, where=exchange.where))
+        elif got:
+            message = (
+                f"{leg} {case}: {got} prompt tokens came from the cache that this request was to leave "
+                "aside: a hit proves nothing here"
+            )
+            found.append(Finding(code=Code.CONTROL_FAILED, message=message, where=exchange.where))
+    return found
 
 
 def asked(evidence: Evidence, names: Iterable[str], cases: Iterable[str]) -> list[Finding]:
@@ -114,7 +118,10 @@ def hit(evidence: Evidence, leg: str, expected: Mapping[str, int]) -> list[Findi
     found = []
     for case, exchange in _answered(evidence, leg).items():
         got = evidence.cached(exchange).total
-        if got != expected[case]:
+        if expected[case] == 0:
+            message = f"{leg} {case}: shorter than one page of the cache: there is nothing to hit"
+            found.append(Finding(code=Code.NOT_EXERCISED, message=message, where=exchange.where))
+        elif got != expected[case]:
             message = f"{leg} {case}: {got} prompt tokens came from the cache, {expected[case]} were expected"
             found.append(Finding(code=Code.HIT_MISMATCH, message=message, where=exchange.where))
     return found

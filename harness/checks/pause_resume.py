@@ -112,7 +112,9 @@ class PauseResume:
         findings += legs.control_cold(evidence, SERIAL)
         findings += proof.findings + _expected(params, proof, room, evidence)
         judged, unfit = with_control(params, evidence, folder)
-        findings += _not_alone(alone) + unfit + legs.same_output(judged, SERIAL, STRESS, CONTROL)
+        findings += (
+            alone.findings + _not_alone(alone) + unfit + legs.same_output(judged, SERIAL, STRESS, CONTROL)
+        )
         findings += _pool(evidence)
         metrics: dict[str, float | int | str | None] = {
             "pauses": proof.pauses,

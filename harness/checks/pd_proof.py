@@ -59,7 +59,17 @@ def errors(exchanges: Sequence[Exchange]) -> list[Finding]:
 
 def control(moved: Sequence[Moved]) -> list[Finding]:
     """Nodes that count transfers while nothing is asked prove nothing by counting."""
-    return [
+    asked = {line.role for line in moved if line.leg != IDLE}
+    idle = {line.role for line in moved if line.leg == IDLE}
+    found = [
+        Finding(
+            code=Code.CONTROL_FAILED,
+            message=f"what the {role} node counts while nothing is asked is not on file",
+            where=role,
+        )
+        for role in sorted(asked - idle)
+    ]
+    return found + [
         Finding(
             code=Code.CONTROL_FAILED,
             message=f"the {line.role} node counted moved KV ({_amount(line)}) while nothing was asked",

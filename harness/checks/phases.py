@@ -44,7 +44,7 @@ def judge(
     if number is not None:
         wanted = dict.fromkeys(own, number)
     elif reference is not None:
-        wanted, unfit = _reference(reference, prompts)
+        wanted, unfit = _reference(reference, prompts, evidence)
         findings += unfit
     # A phase without any acceptance has been told already.
     measured = {phase: length for phase, length in own.items() if length is not None and length > 1}
@@ -140,7 +140,7 @@ def _collapsed(lengths: Lengths, wanted: Lengths, least: float) -> list[Finding]
     return found
 
 
-def _reference(place: Path, prompts: int) -> tuple[Lengths, list[Finding]]:
+def _reference(place: Path, prompts: int, here: Evidence) -> tuple[Lengths, list[Finding]]:
     """The other lane's accept lengths; and what makes it unfit."""
     name = f"{place.parent.name}/{place.name}"
     try:
@@ -151,6 +151,7 @@ def _reference(place: Path, prompts: int) -> tuple[Lengths, list[Finding]]:
         message = f"the reference {name} cannot be read: {error}"
         return {}, [Finding(code=Code.REFERENCE_UNFIT, message=message, where=name)]
     found += [finding for phase, length in own.items() for finding in _exercised(phase, length)]
+    found += _unlike(evidence, here)
     if made_up := _made_up(place, evidence):
         message = f"acceptance was made up, not measured: {', '.join(made_up)}"
         found.append(Finding(code=Code.ACCEPT_SIMULATED, message=message, where=name))
@@ -164,6 +165,21 @@ def _reference(place: Path, prompts: int) -> tuple[Lengths, list[Finding]]:
         if EFFECT[finding.code] is not None
     ]
     return own, unfit
+
+
+def _unlike(reference: Evidence, here: Evidence) -> list[Finding]:
+    """What the reference asked otherwise: accept lengths of other prompts or lengths say nothing here."""
+    found = []
+    for leg in (COLD, WARM):
+        theirs = reference.leg(leg)
+        for case, exchange in here.leg(leg).items():
+            other = theirs.get(case)
+            if other is None:
+                continue  # told by `asked`
+            if (other.prompt, other.max_tokens) != (exchange.prompt, exchange.max_tokens):
+                message = f"{leg} {case} asked another prompt, or another number of tokens"
+                found.append(Finding(code=Code.REFERENCE_UNFIT, message=message, where=exchange.where))
+    return found
 
 
 def _made_up(folder: Path, evidence: Evidence) -> list[str]:

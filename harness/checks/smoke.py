@@ -6,6 +6,7 @@ stop-rate gate, `min_natural_stop`. Says nothing about accuracy.
 
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from harness.checks.probes import PROBES, Kind, Probe
 from harness.engines import openai_dialect
 from harness.engines.client import Client
 from harness.engines.openai_dialect import Said
+from harness.engines.watched import watched
 from harness.errors import HarnessError, TargetError
 from harness.evidence.files import open_regular, write_atomic
 from harness.evidence.fingerprint import Fingerprint
@@ -90,7 +92,8 @@ class Smoke:
         answers: list[ProbeAnswer] = []
         with Client(context.base_url, timeout_s=params.request_s) as client:
             for probe in params.probes:
-                answers.append(_asked(client, context.served_name, probe, params.max_tokens))
+                ask = partial(_asked, client, context.served_name, probe, params.max_tokens)
+                answers.append(watched(ask, context.pulse))
                 lines = "".join(answer.model_dump_json() + "\n" for answer in answers)
                 write_atomic(context.folder / ANSWERS, lines)
                 context.pulse()

@@ -6,6 +6,7 @@ locations (ports, pids, paths of logs) are not part of it.
 
 import hashlib
 import json
+import os
 import platform
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,11 +15,15 @@ from harness.engines.base import Launch
 from harness.engines.flags import render
 from harness.evidence.record import ServerRecord
 from harness.host.hardware import cpu_model
-from harness.host.redact import redact_settings, secret_values, telling
+from harness.host.redact import redact_env, redact_settings, secret_values, telling
 from harness.scenario.model import Lane, Scalar
 
 # Where a server runs, not how: these never count as differences.
 LOCATION_ENV = frozenset({"CUDA_VISIBLE_DEVICES", "VLLM_PORT", "PATH", "PWD", "NO_PROXY", "no_proxy"})
+TELLING_ENV = (
+    *("LIGHTLLM_", "SGLANG_", "VLLM_", "GGML_", "LLAMA_", "FLASHINFER_", "TRITON_"),
+    *("CUDA_", "NCCL_", "UCX_", "TORCH_", "PYTORCH_", "OMP_", "KMP_", "MKL_"),
+)
 EDGE_BYTES = 1 << 20
 WHOLE_FILE_LIMIT = 1 << 30
 
@@ -45,12 +50,25 @@ def lane_fingerprint(
             if value is None or value is False:
                 continue
             keys[f"{front}flags.{flag}"] = json.dumps(value) if isinstance(value, list) else value
-        for name, text in record.env.items():
+            if isinstance(value, str) and value != launch.model_path and _is_file_name(value):
+                keys[f"{front}flags.{flag}.digest"] = model_digest(Path(value))  # a drafter, a calibration
+        for name, text in {**_inherited(), **record.env}.items():
             if name not in LOCATION_ENV:
                 keys[f"{front}env.{name}"] = text
         for name, setting in redact_settings(record.effective_config, secrets).items():
             keys[f"{front}config.{name}"] = setting
     return keys
+
+
+def _inherited() -> dict[str, str]:
+    """What the servers get from whoever started the harness, and what changes how they compute."""
+    found = {name: value for name, value in os.environ.items() if name.startswith(TELLING_ENV)}
+    return redact_env(found)
+
+
+def _is_file_name(text: str) -> bool:
+    path = Path(text)
+    return path.is_absolute() and path.exists()
 
 
 def model_digest(path: Path) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from harness.deploy.server import RunningServer
 from harness.engines.base import GenerateRequest, ServedModel
 from harness.engines.client import Client, RequestFailed
+from harness.engines.watched import watched
 from harness.errors import HarnessError, TargetError
 from harness.findings import Code
 from harness.host.ports import listener
@@ -133,7 +134,7 @@ def _warm_up(server: RunningServer, client: Client, deadline: Deadline) -> None:
     """One real generation; refusals are repeated while the server may still be warming up."""
     while True:
         try:
-            answer = server.engine.generate(client, WARMUP)
+            answer = watched(lambda: server.engine.generate(client, WARMUP), server.pulse)
         except RequestFailed as error:
             server.assert_alive(serving=False)
             if 400 <= error.status < 500 or deadline.exceeded():

@@ -95,7 +95,7 @@ def _context(check: PlannedCheck, planned: PlannedLane, up: Deployment, shop: Wo
         served_name=lane.model.served_name,
         folder=shop.run.check(lane.name, check.name),
         server_log=up.entry.log,
-        start_command=_Starter(up, shop, lane.name, lane.timeouts.check_s),
+        start_command=_Starter(up, shop, f"{lane.name}:{check.name}", lane.timeouts.check_s),
         progress=lambda done, total: shop.watcher.progress(lane.name, done, total),
         servers=tuple(
             ServerView(
@@ -120,13 +120,13 @@ class _Starter:
 
     up: Deployment
     shop: Workshop
-    lane: str
+    place: str
     limit_s: float
     started: int = field(default=0)
 
     def __call__(self, argv: Sequence[str], env: Mapping[str, str], log: Path) -> "_Program":
         self.started += 1
-        marker = f"{self.shop.run.run_id}:{self.lane}:evaluator-{self.started}"
+        marker = f"{self.shop.run.run_id}:{self.place}:evaluator-{self.started}"
         self.shop.guard.watch(marker)
         process = ManagedProcess.start(
             list(argv), env={**os.environ, **env}, cwd=log.parent, log=log, marker=marker, name="evaluator"

@@ -16,6 +16,7 @@ from harness.evidence.run_dir import RunDir
 from harness.executors.judge import examine_lane
 from harness.executors.pairs import Side, judge_pair, side_of
 from harness.executors.plan import parse_check
+from harness.executors.simulate import MARK, is_simulated
 from harness.findings import Code, Finding, verdict_of
 from harness.scenario.model import Pair
 from harness.verdict import Verdict
@@ -151,12 +152,22 @@ def _lane(
         message = f"{docs or 'no'} documents were evaluated, and --expect-docs says {expect_docs}"
         more = isinstance(docs, int) and docs > expect_docs
         found.append(Finding(code=Code.UNEXPECTED_DOC if more else Code.MISSING_DOC, message=message))
+    if is_simulated(record) or str(_version(folder)).endswith(MARK):
+        message = f"{record.name}: on the simulator; this says nothing of an engine"
+        found.append(Finding(code=Code.SIMULATED, message=message, where=record.name))
     return _Lane(
         side=side_of(folder, record, CHECK, found),
         record=record,
         run=run,
         findings=_of(side, found),
     )
+
+
+def _version(folder: Path) -> object:
+    try:
+        return read_fingerprint(folder).get("version")
+    except HarnessError:  # told elsewhere
+        return None
 
 
 def _of(side: str, findings: list[Finding]) -> list[Finding]:

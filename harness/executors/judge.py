@@ -100,7 +100,7 @@ def _with_collected(collected: list[Finding], result: CheckResult) -> CheckResul
 def _pair(run: RunDir, record: RunRecord, pair: Pair) -> PairResult:
     for name in (pair.baseline, pair.candidate):
         lane = record.lanes.get(name)
-        if lane is None or lane.verdict is Verdict.SKIPPED:
+        if lane is None or _never_ran(lane) or _is_skipped(lane, pair.check):
             finding = Finding(code=Code.NOT_RUN, message=f"lane `{name}` was not run", where=name)
             return PairResult(verdict=Verdict.SKIPPED, findings=[finding])
         if pair.check not in lane.check_params:
@@ -127,13 +127,22 @@ def _pair(run: RunDir, record: RunRecord, pair: Pair) -> PairResult:
         return PairResult(verdict=Verdict.INFRA, findings=[finding])
 
 
+def _never_ran(lane: LaneRecord) -> bool:
+    """The lane was skipped as a whole; not: one of its checks was."""
+    return lane.verdict is Verdict.SKIPPED and any(item.code is Code.NOT_RUN for item in lane.findings)
+
+
+def _is_skipped(lane: LaneRecord, check: str) -> bool:
+    return check in lane.checks and lane.checks[check].verdict is Verdict.SKIPPED
+
+
 def _counted(record: RunRecord) -> list[Verdict]:
     """Verdicts that count. An optional lane that was skipped does not worsen the run, nor do its pairs. A
     lane that is merely REPORTED does not either, where every check of it went into a pair that passed."""
     excused = {
         name
         for name, lane in record.lanes.items()
-        if lane.verdict is Verdict.SKIPPED and not lane.required and lane.status == "done"
+        if _never_ran(lane) and not lane.required and lane.status == "done"
     }
     gated = {
         (side, pair.check)
@@ -161,10 +170,11 @@ def _all_gated(lane: LaneRecord, gated: set[tuple[str, str]]) -> bool:
 
 def _without_folder(lane: LaneRecord, name: str) -> Finding:
     """A check that was never begun, or one whose evidence is gone."""
-    if lane.status == "done" and not lane.findings and not lane.collect_findings.get(name):
+    stopped = [item for item in lane.findings if EFFECT[item.code] is not None]
+    if lane.status == "done" and not stopped and not lane.collect_findings.get(name):
         message = f"the lane came to its end, but the evidence of check `{name}` is gone"
         return Finding(code=Code.EVIDENCE_MISSING, message=message, where=lane.name)
-    reason = lane.findings[0].message if lane.findings else "the lane ended before this check"
+    reason = stopped[0].message if stopped else "the lane ended before this check"
     return Finding(code=Code.NOT_RUN, message=f"not run: {reason.splitlines()[0]}", where=lane.name)
 
 

@@ -23,8 +23,6 @@ from harness.host.cpus import lease_cpus
 from harness.host.gpu import GpuLease
 
 CPU_WAIT_S = 3600.0
-TICK_S = 0.2
-EVALUATOR_GRACE_S = 10.0
 
 
 def run_lane(planned: PlannedLane, shop: Workshop, gpus: GpuLease | Problem | None) -> LaneRecord:

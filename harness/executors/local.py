@@ -14,8 +14,9 @@ from pathlib import Path
 from types import FrameType
 
 from harness import __version__
-from harness.errors import HarnessError, Interrupted
+from harness.errors import HarnessError, Interrupted, Problem
 from harness.events import Watcher
+from harness.evidence.digests import FILE_NAME as DIGESTS
 from harness.evidence.digests import write_digests
 from harness.evidence.record import LaneRecord, RunRecord
 from harness.evidence.run_dir import RunDir
@@ -73,6 +74,9 @@ def run_plan(
         except Interrupted as stop:
             ledger.record.status = "interrupted"
             ledger.note(Code.INTERRUPTED, str(stop))
+        except Problem as problem:  # evidence could not be written, or judged: what is known is told
+            ledger.record.status = "failed"
+            ledger.record.findings.append(problem.finding())
         ledger.close()
     return run, ledger.record
 
@@ -96,7 +100,8 @@ class _Ledger:
     def finish(self, lane: LaneRecord) -> None:
         """The lane has ended: fix its evidence by digests, judge it, say so."""
         try:
-            if self.run.lane(lane.name).is_dir():
+            folder = self.run.lane(lane.name)
+            if folder.is_dir() and not (folder / DIGESTS).exists():  # a lane taken over brings its own
                 write_digests(self.run.lane(lane.name))
         except HarnessError as error:
             lane.findings.append(error.finding())

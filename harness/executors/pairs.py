@@ -19,6 +19,7 @@ from harness.scenario.model import Pair
 from harness.verdict import Verdict
 
 NOT_KNOWN = ("missing", "unknown")
+ESSENTIAL = "config.kv_dtype"  # where the server does not tell it, nobody knows what was compared
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,7 +95,7 @@ def _not_known(baseline: Fingerprint, candidate: Fingerprint) -> list[Finding]:
     return [
         Finding(code=Code.PARITY_UNKNOWN, message=f"{key} is {value} on both sides", where=key)
         for key, value in baseline.items()
-        if value in NOT_KNOWN and candidate.get(key) == value
+        if (value in NOT_KNOWN or (value is None and key.endswith(ESSENTIAL))) and candidate.get(key) == value
     ]
 
 

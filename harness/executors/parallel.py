@@ -33,6 +33,8 @@ def run_lanes(lanes: Sequence[PlannedLane], shop: Workshop, finish: Callable[[La
                 for planned, lease in _startable(waiting, running, shop, deadline):
                     waiting.remove(planned)
                     running[pool.submit(_one, planned, shop, lease, finish)] = planned
+                if not running:
+                    time.sleep(POLL_S)  # for GPUs that others hold
                 done, _ = wait(running, timeout=POLL_S, return_when=FIRST_COMPLETED)
                 for future in done:
                     del running[future]

@@ -130,8 +130,16 @@ def _reference_problems(lanes: Sequence[PlannedLane]) -> Iterator[tuple[str, str
             if name not in there:
                 text = f"check `{check.name}`: reference: there is no check `{name}` in a lane `{lane}`"
                 yield planned.lane.name, text
+            elif lane == planned.lane.name and not _runs_before(planned, name, check.name):
+                text = f"check `{check.name}`: reference: `{name}` of its own lane does not run before it"
+                yield planned.lane.name, text
         if planned.lane.name in _all_needs(planned, by_name):
             yield planned.lane.name, "its checks' references lead back to itself"
+
+
+def _runs_before(planned: PlannedLane, first: str, second: str) -> bool:
+    names = [check.name for check in planned.checks]
+    return names.index(first) < names.index(second)
 
 
 def _all_needs(planned: PlannedLane, by_name: Mapping[str, PlannedLane]) -> set[str]:

@@ -24,7 +24,7 @@ from harness.scenario.model import Lane, Scenario
 from harness.verdict import Verdict
 
 # Known only of a server that runs, or of an evaluation that has been made.
-LATER = ("*config.*", "check.*")
+LATER = ("config.*", "*.config.*", "check.*")
 SOUND = (Verdict.PASS, Verdict.REPORTED)
 
 
@@ -42,7 +42,14 @@ class EarlierRun:
 
     def take_over(self, lane: str, folder: Path) -> LaneRecord:
         """Copy a lane's evidence into this run, so that the run can be judged by itself for ever."""
-        shutil.copytree(self.run.lane(lane), folder, symlinks=True)
+        try:
+            shutil.copytree(self.run.lane(lane), folder, symlinks=True)
+        except (OSError, shutil.Error) as error:
+            what = f"the evidence of lane `{lane}` cannot be taken over from {self.run.path}: {error}"
+            raise HarnessError(what, fix="run again without --baseline", code=Code.DISK_FULL) from error
+        if changed := check_digests(folder):
+            what = f"the evidence of lane `{lane}` changed while it was taken over: {'; '.join(changed[:3])}"
+            raise HarnessError(what, fix="run again without --baseline", code=Code.EVIDENCE_MISSING)
         message = f"taken over from {self.run.run_id}, whose lane of this name ran under equal conditions"
         finding = Finding(code=Code.BASELINE_REUSED, message=message, where=str(self.run.path))
         record = self.record.lanes[lane].model_copy(deep=True)
@@ -64,6 +71,8 @@ def objections(past: EarlierRun, lane: Lane, launches: Sequence[tuple[Engine, La
     found = []
     if earlier.status != "done" or earlier.verdict not in SOUND:
         found.append(f"there it ended as {earlier.verdict} ({earlier.status})")
+    if any(server.version.endswith("-dirty") for server in earlier.servers):
+        found.append("its engine ran from a checkout with changes that no version tells apart")
     if earlier.check_params != {name: dict(given) for name, given in lane.checks.items()}:
         found.append("its checks had other parameters")
     folder = past.run.lane(lane.name)

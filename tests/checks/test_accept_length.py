@@ -217,3 +217,23 @@ def test_a_reference_that_is_not_there_or_made_up_is_unfit(tmp_path: Path) -> No
 def test_parameters() -> None:
     assert CHECK.problems(params(reference="base")) == []
     assert CHECK.problems(params(reference="base", reference_length=2.0)) != []
+
+
+def test_a_reference_that_asked_something_else_is_unfit(tmp_path: Path) -> None:
+    other = story()
+    for one in other.exchanges:
+        one["prompt"] = [9, 9, 9]
+    write(tmp_path, other, "other")
+    verdict, codes = judged(write(tmp_path, story()), reference="other")
+    assert verdict is Verdict.INVALID
+    assert Code.REFERENCE_UNFIT in codes
+
+
+def test_a_warm_phase_that_hits_nothing_is_none(tmp_path: Path) -> None:
+    made = story()
+    made.notes["expected_warm"] = 0
+    for one in made.exchanges:
+        one["cached"] = {"total": 0}
+    verdict, codes = judged(write(tmp_path, made), reference_length=3.0)
+    assert verdict is Verdict.INVALID
+    assert Code.NOT_EXERCISED in codes

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from harness.deploy.identity import lane_fingerprint
 from harness.engines.base import Launch
 from harness.evidence.fingerprint import parity_findings
@@ -70,3 +72,24 @@ def test_a_short_key_does_not_hide_other_settings(tmp_path: Path) -> None:
     keys = _fingerprint(tmp_path, {"--api-key": "bf16", "--dtype": "bf16"})
     assert keys["flags.--dtype"] == "bf16"
     assert keys["flags.--api-key"] == "***"
+
+
+def test_what_is_inherited_and_changes_the_numbers_is_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = _fingerprint(tmp_path, {})
+    monkeypatch.setenv("NCCL_ALGO", "Ring")
+    monkeypatch.setenv("HOME_SWEET_HOME", "anything")
+    told = _fingerprint(tmp_path, {})
+    assert {key for key in told if told.get(key) != plain.get(key)} == {"env.NCCL_ALGO"}
+
+
+def test_a_file_named_by_a_flag_counts_by_its_content(tmp_path: Path) -> None:
+    drafter, model = tmp_path / "drafter.bin", tmp_path / "model"
+    model.mkdir()
+    drafter.write_bytes(b"one")
+    before = _fingerprint(model, {"--draft": str(drafter)})
+    drafter.write_bytes(b"two")
+    after = _fingerprint(model, {"--draft": str(drafter)})
+    assert before["flags.--draft"] == after["flags.--draft"]
+    assert before["flags.--draft.digest"] != after["flags.--draft.digest"]

@@ -450,3 +450,45 @@ def test_record_of_one_lane_under_the_name_of_another_is_refused(run: RunDir) ->
     run.write(record)
     with pytest.raises(ConfigError, match="another lane"):
         run.read()
+
+
+def _skipped_check(run: RunDir, lane: LaneRecord) -> LaneRecord:
+    """The lane also has a check that its engine cannot do."""
+    folder = run.check(lane.name, "pause-resume")
+    folder.mkdir(parents=True)
+    (folder / "exchanges.jsonl").write_text("")
+    (folder / "marks.jsonl").write_text("")
+    facts = {"notes": {"skipped": "this engine never pauses"}}
+    (folder / "facts.json").write_text(json.dumps(facts))
+    lane.check_params["pause-resume"] = {}
+    return lane
+
+
+def test_a_skipped_check_hides_no_pair(run: RunDir) -> None:
+    """An optional lane whose engine cannot do one of its checks has run: its pair is judged, and counts."""
+    candidate = _skipped_check(run, _lane(run, "b", wrong=set(range(20))))
+    candidate.required = False
+    record = _record(_lane(run, "a"), candidate, pair={"max_drop_pp": 20.0})
+    judge_run(run, record)
+    assert record.lanes["b"].checks["pause-resume"].verdict is Verdict.SKIPPED
+    assert record.pairs["p"].verdict is Verdict.FAIL
+    assert record.exit_code == 1
+
+
+def test_lost_evidence_is_not_excused_by_a_note(run: RunDir) -> None:
+    lane = _lane(run, "a")
+    lane.required = False
+    lane.findings.append(Finding(code=Code.SHM_REMOVED, message="removed", where="x"))
+    shutil.rmtree(run.check("a", "gsm8k"))
+    record = _record(lane)
+    judge_run(run, record)
+    assert record.verdict is Verdict.INVALID
+    assert Code.EVIDENCE_MISSING in _codes(record.lanes["a"].checks["gsm8k"].findings)
+
+
+def test_a_kv_type_that_no_server_told_is_not_parity(run: RunDir) -> None:
+    keys = {"config.kv_dtype": None}
+    record = _record(_lane(run, "a", keys=keys), _lane(run, "b", keys=keys), pair={"max_drop_pp": 20.0})
+    judge_run(run, record)
+    assert record.pairs["p"].verdict is Verdict.REPORTED
+    assert Code.PARITY_UNKNOWN in _codes(record.pairs["p"].findings)

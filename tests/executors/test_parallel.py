@@ -124,6 +124,22 @@ def test_gpus_that_others_hold_are_named_after_the_wait(monkeypatch: pytest.Monk
     assert "somebody's run" in str(reason)
 
 
+def test_waiting_for_gpus_is_no_busy_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch, short)
+    asked: list[int] = []
+    real = stage.book.try_lease
+
+    def counted(count: int, **more: Any) -> Any:
+        asked.append(count)
+        return real(count, **more)
+
+    monkeypatch.setattr(stage.book, "try_lease", counted)
+    monkeypatch.setattr(parallel, "POLL_S", 0.1)
+    with GpuBook(load_inventory(EIGHT), "somebody's run").lease(3, deadline_s=0):
+        stage.run(planned("wide", 8), gpu_wait_s=0.5)
+    assert len(asked) < 20
+
+
 def test_a_quarantine_that_leaves_too_few_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(monkeypatch, short)
     stage.book.quarantine(stage.book.inventory.gpus[0], "its memory did not come back")

@@ -1,6 +1,6 @@
 """What GPUs there are, what uses them, and how close they are to one another.
 
-Two sources tell it: NVML (`nvml.py`), and a YAML file that describes a machine (`gpu_described.py`).
+Two sources tell it: NVML (`nvml.py`), and a YAML file that describes a machine (`described.py`).
 """
 
 from collections.abc import Iterable, Mapping
