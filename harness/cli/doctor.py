@@ -12,6 +12,7 @@ from harness.checks import dataset, lm_eval
 from harness.engines import ENGINES
 from harness.engines.base import Launch
 from harness.errors import ConfigError, HarnessError
+from harness.host.gpu.nvml import NvmlSource
 from harness.host.ports import PortBook
 from harness.report.text import safe, table
 
@@ -43,6 +44,7 @@ def _lines() -> Iterator[Line]:
         place = models.locate(name)
         yield Line(f"model {name}", "ok" if place else "missing", str(place or f"harness models pull {name}"))
     yield _gsm8k()
+    yield _gpus()
     yield _ports()
     yield _disk()
 
@@ -81,6 +83,12 @@ def _gsm8k() -> Line:
     except (ConfigError, HarnessError) as error:
         return Line("GSM8K", "missing", f"{error.what}; {error.fix}")
     return Line("GSM8K", "ok", f"{found.docs} documents, {source.folder or 'in the hub cache'}")
+
+
+def _gpus() -> Line:
+    inventory = NvmlSource().inventory()
+    state = "ok" if inventory.gpus else "missing"
+    return Line("GPUs", state, f"{inventory.summary()} ({inventory.source})")
 
 
 def _ports() -> Line:

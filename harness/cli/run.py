@@ -23,7 +23,10 @@ SetOption = Annotated[
     ),
 ]
 LaneOption = Annotated[
-    list[str] | None, typer.Option("--lane", metavar="NAME", help="Only this lane; repeatable.")
+    list[str] | None,
+    typer.Option(
+        "--lane", metavar="NAME", help="Only this lane; repeatable. Pairs of other lanes are left out."
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 RunsOption = Annotated[Path, typer.Option("--runs-dir", help="Where run directories are made.")]
@@ -184,12 +187,24 @@ def _load(
     loaded = read([])
     if not simulate:
         return loaded
+    _check_simulator()
     stand_ins = []
     if not Path(loaded.params.get("MODEL_DIR", ".")).exists():
         stand_ins.append(f"params.MODEL_DIR={MODEL}")
     if loaded.params.get("NODE_IP", "").startswith("127."):  # P/D nodes refuse it
         stand_ins.append(f"params.NODE_IP={own_address()}")
     return simulated(read(stand_ins) if stand_ins else loaded)
+
+
+def _check_simulator() -> None:
+    """Its settings are the user's: what is wrong with them is told before anything starts."""
+    from harness.simulator.settings import VARIABLE, BadSettings
+    from harness.simulator.settings import load as read_settings
+
+    try:
+        read_settings()
+    except BadSettings as error:
+        raise ConfigError(str(error), fix=f"mend the file that {VARIABLE} names") from error
 
 
 def _gpus(inventory: Path | None, *, simulate: bool) -> "GpuBook":

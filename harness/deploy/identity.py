@@ -21,7 +21,7 @@ from harness.scenario.model import Lane, Scalar
 # Where a server runs, not how: these never count as differences.
 LOCATION_ENV = frozenset({"CUDA_VISIBLE_DEVICES", "VLLM_PORT", "PATH", "PWD", "NO_PROXY", "no_proxy"})
 TELLING_ENV = (
-    *("LIGHTLLM_", "SGLANG_", "VLLM_", "GGML_", "LLAMA_", "FLASHINFER_", "TRITON_"),
+    *("HARNESS_SIMULATOR", "LIGHTLLM_", "SGLANG_", "VLLM_", "GGML_", "LLAMA_", "FLASHINFER_", "TRITON_"),
     *("CUDA_", "NCCL_", "UCX_", "TORCH_", "PYTORCH_", "OMP_", "KMP_", "MKL_"),
 )
 EDGE_BYTES = 1 << 20

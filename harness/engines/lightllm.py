@@ -147,7 +147,8 @@ class Lightllm:
             found.append(f"a {launch.role} node needs a server with the role `master` in its lane")
         if launch.role in NODES and launch.host in LOOPBACK.split(","):
             found.append(
-                f"a {launch.role} node ends itself on {launch.host}: it needs a network card's address"
+                f"a {launch.role} node ends itself on {launch.host}: it needs a network card's address "
+                "(`host:` of the server; in the shipped scenarios --set params.NODE_IP=...)"
             )
         return found
 

@@ -175,7 +175,8 @@ def _without_folder(lane: LaneRecord, name: str) -> Finding:
         message = f"the lane came to its end, but the evidence of check `{name}` is gone"
         return Finding(code=Code.EVIDENCE_MISSING, message=message, where=lane.name)
     reason = stopped[0].message if stopped else "the lane ended before this check"
-    return Finding(code=Code.NOT_RUN, message=f"not run: {reason.splitlines()[0]}", where=lane.name)
+    short = reason.splitlines()[0].partition("; likely cause: ")[0]  # the lane's own finding says it all
+    return Finding(code=Code.NOT_RUN, message=f"not run: {short}", where=lane.name)
 
 
 def _note(findings: list[Finding], finding: Finding) -> None:

@@ -49,6 +49,7 @@ _SHAPES: dict[str, tuple[Callable[[object], bool], str]] = {
     "nvlink": (lambda value: isinstance(value, bool), "true or false"),
 }
 KNOWN = tuple(_SHAPES)
+FAMILIES = ("volta", "turing", "ampere", "ada", "hopper", "blackwell")
 
 
 def problems(requires: Mapping[str, Any]) -> list[str]:
@@ -61,7 +62,19 @@ def problems(requires: Mapping[str, Any]) -> list[str]:
             found.append(f"requires: there is no condition `{key}`{hint}")
         elif not _SHAPES[key][0](value):
             found.append(f"requires.{key} must be {_SHAPES[key][1]}")
+        elif key == "gpu":
+            found += _misspelt(value if isinstance(value, list) else [value])
     return found
+
+
+def _misspelt(names: Sequence[str]) -> list[str]:
+    """A family that is nearly one: it would make a lane SKIPPED for ever, without anybody wondering."""
+    return [
+        f"requires.gpu: there is no family `{name}`; did you mean {near[0]}?"
+        for name in names
+        if name.lower() not in FAMILIES
+        and (near := difflib.get_close_matches(name.lower(), FAMILIES, 1, 0.8))
+    ]
 
 
 def unmet(requires: Mapping[str, Any], gpus: int, inventory: Inventory | None = None) -> str:

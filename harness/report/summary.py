@@ -1,18 +1,19 @@
 """`summary.txt` for people, `summary.json` for programs: two views of one record."""
 
+import re
 from collections import Counter
 from typing import Any
 
 from harness.evidence.files import write_atomic, write_json
 from harness.evidence.record import FilterStats, LaneRecord, PairResult, RunRecord
 from harness.evidence.run_dir import RunDir
-from harness.findings import EFFECT, Finding
+from harness.findings import EFFECT, Code, Finding
 from harness.report.text import safe, seconds, table
 from harness.verdict import Verdict
 
 MEANING = {
     Verdict.PASS: "every acceptance rule held",
-    Verdict.REPORTED: "measured soundly; no threshold was given, so nothing may be claimed",
+    Verdict.REPORTED: "measured soundly; without a threshold for everything, nothing may be claimed",
     Verdict.SKIPPED: "not run; never a success where it is required",
     Verdict.INCONCLUSIVE: "sound, but too little evidence for the stated margin",
     Verdict.INFRA: "the host or the harness failed; says nothing about the engine",
@@ -20,6 +21,7 @@ MEANING = {
     Verdict.FAIL: "the engine broke an acceptance rule",
 }
 SHOWN_PER_CODE = 3
+_ALL = re.compile(r"(\d+) findings of this kind in all")  # the last of a long list says how many
 DECLARED = "what the record of their run declares for a pair of these lanes"
 
 
@@ -60,7 +62,7 @@ def render_run(record: RunRecord, place: str) -> str:
         f"scenario  {safe(record.scenario)}"
         + (f": {safe(record.description)}" if record.description else ""),
         f"run       {safe(record.run_id)} ({record.status}), harness {safe(record.harness_version)}",
-        f"verdict   {record.verdict}: {MEANING[record.verdict]} (exit code {record.exit_code})",
+        f"verdict   {record.verdict}: {_meaning(record)} (exit code {record.exit_code})",
         "",
         *_lanes_table(record),
     ]
@@ -70,6 +72,13 @@ def render_run(record: RunRecord, place: str) -> str:
     lines += _findings_block(_all_findings(record))
     lines += ["", f"evidence  {safe(place, 4000)}"]
     return "\n".join(lines) + "\n"
+
+
+def _meaning(record: RunRecord) -> str:
+    simulated = any(finding.code is Code.SIMULATED for finding in record.findings)
+    if simulated and record.verdict is Verdict.REPORTED:
+        return "on the simulator; nothing may be claimed of an engine"
+    return MEANING[record.verdict]
 
 
 def render_unfinished(run: RunDir, record: RunRecord, pid: str | None) -> str:
@@ -206,7 +215,11 @@ def _findings_block(found: list[tuple[str, Finding]]) -> list[str]:
     if not found:
         return []
     lines = ["", "findings"]
-    total = Counter((place, finding.code) for place, finding in found)
+    total: Counter[tuple[str, str]] = Counter()
+    for place, finding in found:
+        total[place, finding.code] += 1
+        if match := _ALL.match(finding.message):
+            total[place, finding.code] = int(match[1])
     shown: Counter[tuple[str, str]] = Counter()
     for place, finding in sorted(found, key=lambda entry: -_rank(entry[1])):
         shown[place, finding.code] += 1
@@ -217,7 +230,7 @@ def _findings_block(found: list[tuple[str, Finding]]) -> list[str]:
             lines.append(f"  {effect or 'note'}  {finding.code}  {safe(place)}: {_message(finding)}{where}")
         elif count == SHOWN_PER_CODE + 1:
             rest = total[place, finding.code] - SHOWN_PER_CODE
-            lines.append(f"  ... and {rest} more {finding.code} of {safe(place)} (see summary.json)")
+            lines.append(f"  ... and {rest} more {finding.code} of {safe(place)} (all in its findings.jsonl)")
     return lines
 
 

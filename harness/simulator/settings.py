@@ -12,6 +12,7 @@ from typing import Annotated, Any, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, FilePath, ValidationError, field_validator, model_validator
 
+from harness import datasets
 from harness.simulator.faults import FAULTS, PD, RUNNING
 from harness.simulator.scheduler import Speed
 
@@ -96,11 +97,20 @@ class Settings(BaseModel):
         return self.accuracy if isinstance(self.accuracy, Mapping) else {"None": self.accuracy}
 
 
+def _usual_answers() -> Path | None:
+    """The test questions that a run without settings is most likely to ask."""
+    folder = os.environ.get("HARNESS_GSM8K_DIR")
+    files = [Path(folder) / "test.jsonl"] if folder else []
+    files.append(Path(datasets.__file__).parent / "arithmetic" / "test.jsonl")
+    return next((file for file in files if file.is_file()), None)
+
+
 def load() -> Settings:
-    """From the environment. Raises BadSettings."""
+    """From the environment. Without `HARNESS_SIMULATOR`: the answers of GSM8K, or of the shipped set, and ten
+    times as fast as simulated. Raises BadSettings."""
     name = os.environ.get(VARIABLE)
     if not name:
-        return Settings()
+        return Settings(answer_key=_usual_answers(), speed=0.1)
     try:
         return Settings.model_validate(json.loads(Path(name).read_text(encoding="utf-8")))
     except (OSError, ValueError, ValidationError) as error:

@@ -445,7 +445,6 @@ def test_cut_answers_are_counted_and_listed(lane: Path) -> None:
         (None, 512, 2, 0),
         (None, 700, 2, 1),  # a sum, too small for two answers at their limit
         (None, 1100, 2, 0),
-        (None, None, 2, 0),  # nothing is told, nothing is claimed
     ],
 )
 def test_a_silently_lowered_limit(
@@ -462,6 +461,14 @@ def test_a_silently_lowered_limit(
     result = judged_lane(lane)
     assert len(places(result, Code.CUT_SHORT)) == found
     assert (result.verdict is Verdict.INVALID) == bool(found)
+
+
+def test_a_cut_answer_without_any_count_is_missing_evidence(lane: Path) -> None:
+    def silent(lines: list[Line]) -> None:
+        lines[0].update(finish_reason="length", http_id=0, max_tokens=512, completion_tokens=None, usage=None)
+
+    edit_requests(lane, silent)
+    assert codes(judged_lane(lane)) >= {Code.EVIDENCE_MISSING, Code.TRUNCATED}
 
 
 def test_an_unknown_finish_is_missing_evidence(lane: Path) -> None:
