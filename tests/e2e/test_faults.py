@@ -35,7 +35,7 @@ pytestmark = pytest.mark.e2e
         ("empty-answers:0.2", 5, "INVALID", "EMPTY_RESPONSE"),
         ("drop-choice:0.2", 5, "INVALID", "REQUEST_FAILED"),
         ("garbage-json", 1, "FAIL", "START_TIMEOUT"),
-        ("cut-answers:0.3", 0, "REPORTED", "TRUNCATED"),
+        ("cut-answers:0.3", 5, "INVALID", "CUT_SHORT"),
         ("loop-answers:0.3", 0, "REPORTED", "DEGENERATE"),
         ("hang-after:6", 1, "FAIL", "STALLED"),
         ("ignore-sigterm", 0, "REPORTED", "FORCED_KILL"),

@@ -5,6 +5,7 @@ Lanes lease described GPUs and run side by side, as on a machine with eight of t
 
 import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from harness.evidence.digests import file_sha256
 from harness.executors.simulate import MODEL
 from harness.simulator.faults import RUNNING
 from tests.e2e.conftest import DOCS, Bench, Outcome, marked
@@ -106,6 +108,7 @@ def test_fault_ends_in_its_verdict(
     if code is not None:
         assert code in outcome.codes(), outcome.stdout
     elif not fault:
+        assert outcome.summary["lanes"]["sim"]["checks"]["gsm8k"]["metrics"]["n"] == DOCS
         assert outcome.codes() <= {"SIMULATED", "SHM_UNATTRIBUTED"}, outcome.stdout
 
 
@@ -238,72 +241,72 @@ def test_ctrl_c_while_a_server_does_not_answer(bench: Bench) -> None:
     assert outcome.code == 130, outcome.stderr
 
 
-class TestBaseline:
-    """`--baseline RUN`: taken over only where nothing speaks against it."""
+def test_a_baseline_is_taken_over_only_where_nothing_speaks_against_it(bench: Bench) -> None:
+    """One earlier run, and a copy of it with something wrong: every lane costs an evaluation."""
+    outcome = run(bench, both(bench), {"kv": PAIR})
+    assert outcome.code == 0, outcome.stdout
+    assert outcome.run is not None
+    earlier = outcome.run
 
-    def first(self, bench: Bench) -> Path:
-        outcome = run(bench, both(bench), {"kv": PAIR})
-        assert outcome.code == 0, outcome.stdout
-        assert outcome.run is not None
-        return outcome.run
+    def again(past: Path, lanes: dict[str, Any] | None = None) -> Outcome:
+        return run(bench, lanes or both(bench), {"kv": PAIR}, "--baseline", str(past))
 
-    def again(self, bench: Bench, earlier: Path, lanes: dict[str, Any] | None = None) -> Outcome:
-        return run(bench, lanes or both(bench), {"kv": PAIR}, "--baseline", str(earlier))
+    def copied(name: str) -> Path:
+        return Path(shutil.copytree(earlier, bench.root / name))
 
-    def test_equal_conditions_are_taken_over(self, bench: Bench) -> None:
-        earlier = self.first(bench)
-        outcome = self.again(bench, earlier)
-        assert "BASELINE_REUSED" in outcome.codes(), outcome.stdout
-        assert "bf16: launching" not in outcome.stderr
-        assert "fp8: launching" in outcome.stderr
-        assert outcome.summary["pairs"]["kv"]["verdict"] == "REPORTED", outcome.stdout
-        assert outcome.run is not None
-        assert (outcome.run / "bf16" / "gsm8k" / "requests.jsonl").is_file()  # judged by itself for ever
-        assert bench.harness("judge", str(outcome.run)).code == 0
+    reused = again(earlier)
+    assert "BASELINE_REUSED" in reused.codes(), reused.stdout
+    assert "bf16: launching" not in reused.stderr
+    assert "fp8: launching" in reused.stderr
+    assert reused.summary["pairs"]["kv"]["verdict"] == "REPORTED", reused.stdout
+    assert reused.run is not None
+    assert (reused.run / "bf16" / "gsm8k" / "requests.jsonl").is_file()  # judged by itself for ever
+    assert bench.harness("judge", str(reused.run)).code == 0
 
-    @pytest.mark.parametrize("how", ["changed", "missing"])
-    def test_evidence_that_is_not_as_it_was_is_run_again(self, bench: Bench, how: str) -> None:
-        earlier = self.first(bench)
-        raw = earlier / "bf16" / "gsm8k" / "raw_responses.jsonl"
-        if how == "missing":
-            raw.unlink()
-        else:
-            raw.write_bytes(raw.read_bytes() + b"\n")
-        outcome = self.again(bench, earlier)
-        assert "BASELINE_RERUN" in outcome.codes()
-        assert "raw_responses.jsonl" in outcome.stdout
-        assert "bf16: launching" in outcome.stderr
+    late = copied("late")  # what only a running candidate can tell
+    fingerprint = late / "bf16" / "fingerprint.json"
+    keys = json.loads(fingerprint.read_text())
+    fingerprint.write_text(json.dumps(keys | {"config.batch_max_tokens": 1}))
+    digests = late / "bf16" / "digests.json"  # as if that server had resolved it so
+    known = json.loads(digests.read_text())
+    digests.write_text(json.dumps(known | {"fingerprint.json": file_sha256(fingerprint)}))
+    rerun = again(late)
+    assert "BASELINE_RERUN" in rerun.codes(), rerun.stdout
+    assert "bf16: launching" in rerun.stderr
+    assert rerun.summary["pairs"]["kv"]["verdict"] == "REPORTED", rerun.stdout
 
-    def test_another_flag_is_run_again(self, bench: Bench) -> None:
-        earlier = self.first(bench)
-        lanes = both(bench)
-        for one in lanes.values():
-            one["flags"] = {**one["flags"], "--running_max_req_size": 16}
-        outcome = self.again(bench, earlier, lanes)
-        assert "BASELINE_RERUN" in outcome.codes()
-        assert "--running_max_req_size" in outcome.stdout
+    assert bench.run(both(bench), {"kv": PAIR}, "--simulate", "--baseline", "/nowhere").code == 2
 
-    def test_what_only_the_candidate_can_tell_is_told_and_run_again(self, bench: Bench) -> None:
-        earlier = self.first(bench)
-        print_file = earlier / "bf16" / "fingerprint.json"
-        keys = json.loads(print_file.read_text())
-        keys["config.batch_max_tokens"] = 1
-        print_file.write_text(json.dumps(keys))
-        digests = earlier / "bf16" / "digests.json"  # as if that server had resolved it so
-        known = json.loads(digests.read_text())
-        from harness.evidence.digests import file_sha256
 
-        known["fingerprint.json"] = file_sha256(print_file)
-        digests.write_text(json.dumps(known))
-        outcome = self.again(bench, earlier)
-        assert "BASELINE_RERUN" in outcome.codes(), outcome.stdout
-        assert "bf16: launching" in outcome.stderr
-        assert outcome.summary["pairs"]["kv"]["verdict"] == "REPORTED", outcome.stdout
+def test_why_a_baseline_runs_again_is_told_by_the_plan(bench: Bench) -> None:
+    outcome = run(bench, both(bench), {"kv": PAIR})
+    assert outcome.run is not None
 
-    def test_a_path_that_is_no_run_starts_nothing(self, bench: Bench) -> None:
-        outcome = bench.run(both(bench), {"kv": PAIR}, "--simulate", "--baseline", "/nowhere")
-        assert outcome.code == 2
-        assert "/nowhere" in outcome.stderr
+    def objections(past: Path, lanes: dict[str, Any] | None = None) -> str:
+        file = str(bench.scenario(lanes or both(bench), {"kv": PAIR}))
+        said = bench.harness("plan", file, "--simulate", "--baseline", str(past), "--json").stdout
+        planned = json.loads(said)["lanes"]["bf16"]
+        assert bool(planned["taken_over_from"]) != bool(planned["not_taken_over"])
+        return " ".join(planned["not_taken_over"])
+
+    assert objections(outcome.run) == ""
+    for name in ("missing", "changed"):
+        past = Path(shutil.copytree(outcome.run, bench.root / name))
+        raw = past / "bf16" / "gsm8k" / "raw_responses.jsonl"
+        content = raw.read_bytes()
+        raw.unlink()
+        if name == "changed":
+            raw.write_bytes(content + b"\n")
+        assert "raw_responses.jsonl" in objections(past)
+    lanes = both(bench)
+    for one in lanes.values():
+        one["flags"] = {**one["flags"], "--running_max_req_size": 16}
+    assert "--running_max_req_size" in objections(outcome.run, lanes)
+    unfinished = Path(shutil.copytree(outcome.run, bench.root / "unfinished"))
+    record = json.loads((unfinished / "run.json").read_text())
+    record["lanes"]["bf16"]["status"] = "interrupted"
+    (unfinished / "run.json").write_text(json.dumps(record))
+    assert "interrupted" in objections(unfinished)
 
 
 @pytest.mark.skipif("HARNESS_GSM8K_DIR" not in os.environ, reason="HARNESS_GSM8K_DIR is not set")
@@ -325,9 +328,3 @@ def test_full_gsm8k(bench: Bench, fp8: float, verdict: set[str]) -> None:
     )
     assert outcome.summary["pairs"]["fp8-mtp"]["verdict"] in verdict, outcome.stdout
     assert outcome.code == (1 if fp8 < 0.60 else outcome.code)
-
-
-def test_documents_are_those_of_the_bench(bench: Bench) -> None:
-    outcome = run(bench, {"sim": lane(bench)})
-    result = outcome.summary["lanes"]["sim"]["checks"]["gsm8k"]
-    assert result["metrics"]["n"] == DOCS, result
