@@ -15,7 +15,7 @@ from harness.checks.asking import Ask, Asker
 from harness.checks.base import Begun, CheckContext, WithReference, reference_folder
 from harness.checks.exchange import load_evidence
 from harness.checks.phases import BEGIN, COLD, WARM
-from harness.checks.prompts import PromptMaker, maker_for
+from harness.checks.prompts import MOST_TOKENS, PromptMaker, maker_for
 from harness.errors import HarnessError
 from harness.evidence.fingerprint import Fingerprint
 from harness.evidence.record import CheckResult, PairResult
@@ -29,9 +29,9 @@ class AcceptLengthParams(WithReference):
         None, gt=1, description="the accept length that is known of this model and drafter, instead of a lane"
     )
     min_share: float = Field(0.95, gt=0, le=1, description="of the reference, that must be reached")
-    prompts: int = Field(4, ge=1, description="how many")
-    prompt_tokens: int = Field(300, ge=2, description="length of each")
-    output_tokens: int = Field(128, ge=2, description="tokens generated for each")
+    prompts: int = Field(4, ge=1, le=1024, description="how many")
+    prompt_tokens: int = Field(300, ge=2, le=MOST_TOKENS, description="length of each")
+    output_tokens: int = Field(128, ge=2, le=MOST_TOKENS, description="tokens generated for each")
     request_s: float = Field(600, gt=0, description="time limit of one request")
 
 
@@ -39,6 +39,7 @@ class AcceptLength:
     """See the module's docstring."""
 
     kind = "accept-length"
+    pairable = False
     params: type[BaseModel] = AcceptLengthParams
 
     def problems(self, params: AcceptLengthParams) -> list[str]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+from pydantic import ValidationError
+
 from harness.checks.base import CheckContext, ServerView
 from harness.checks.exchange import EXCHANGES, FACTS, MARKS, SKIPPED, Exchange, Facts, Line, Mark
 from harness.engines.base import GenerateRequest, Generation, LogFacts
@@ -18,6 +20,10 @@ from harness.findings import Code
 from harness.host.logs import LogLine, LogTail
 from harness.scenario.model import Scalar
 
+_ANSWERED = frozenset(Exchange.model_fields) - {
+    *("seq", "leg", "case", "request_id", "prompt", "asked_tokens", "max_tokens", "min_tokens"),
+    *("use_cache", "started_s", "latency_s"),
+}
 POLL_S = 0.1
 QUIET_S = 0.5
 SETTLE_S = 5.0
@@ -50,6 +56,8 @@ class Asker:
         self._client = Client(context.base_url, timeout_s=timeout_s)
         self._began = time.monotonic()
         self._asked = 0
+        self._stalled = False
+        self._timeout_s = timeout_s
         self._notes: dict[str, Scalar | None] = {}
         self._logs = {server.role: _Log(server) for server in context.servers}
 
@@ -124,6 +132,14 @@ class Asker:
         answers = [future.result() for future in futures]
         self._asked += len(answers)
         self._append(EXCHANGES, answers)
+        if self._stalled:  # the next one would wait as long, with the GPUs held
+            raise TargetError(
+                f"no answer within {self._timeout_s:g} s: nothing more is asked of this server",
+                cause="its scheduler or engine loop hangs while its HTTP side is alive",
+                fix="look at the last lines of the server's log; request_s of the check is the limit",
+                evidence=str(self._context.server_log),
+                code=Code.STALLED,
+            )
         return answers
 
     def _one(self, seq: int, ask: Ask) -> Exchange:
@@ -154,9 +170,10 @@ class Asker:
             fields |= _answer(self._context.engine.generate(self._client, request))
         except TargetError as error:
             fields |= {"error": error.what, "latency_s": time.monotonic() - began}
+            self._stalled = self._stalled or getattr(error, "timed_out", False)
         except RuntimeError as error:  # the client was closed under our feet: the check is being ended
             fields |= {"error": f"given up: {error}", "latency_s": time.monotonic() - began}
-        return Exchange(**fields)
+        return _exchange(fields)
 
     def _append(self, name: str, lines: Iterable[Line]) -> None:
         path = self._context.folder / name
@@ -194,6 +211,17 @@ class _Log:
 
     def facts(self) -> LogFacts:
         return self._engine.log_facts(line for line in self._lines if line[0] > self._first)
+
+
+def _exchange(fields: dict[str, Any]) -> Exchange:
+    """The line of evidence; an answer that cannot be one (null for a text) is told as an error."""
+    try:
+        return Exchange(**fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        what = f"the answer cannot be read: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+        asked = {name: value for name, value in fields.items() if name not in _ANSWERED}
+        return Exchange(**asked, error=what)
 
 
 def _answer(got: Generation) -> dict[str, Any]:

@@ -105,6 +105,7 @@ class Check(Protocol):
     """One kind of check. Adding one is one file and one line in `CHECKS`."""
 
     kind: str
+    pairable: bool  # whether two lanes can be compared by it
     params: type[BaseModel]
 
     def problems(self, params: Any) -> list[str]:

@@ -5,33 +5,34 @@ control leg asks the same prompts with the cache put aside.
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
 from harness.checks import legs
 from harness.checks.asking import Ask, Asker
 from harness.checks.base import Begun, CheckContext
-from harness.checks.exchange import load_evidence
-from harness.checks.prompts import PromptMaker, maker_for
+from harness.checks.exchange import Evidence, load_evidence
+from harness.checks.prompts import MOST_TOKENS, PromptMaker, maker_for
 from harness.errors import HarnessError
 from harness.evidence.fingerprint import Fingerprint
 from harness.evidence.record import CheckResult, PairResult
-from harness.findings import Finding
+from harness.findings import Code, Finding
 from harness.scenario.model import Frozen, Pair
 from harness.verdict import Verdict
 
 ALONE, TOGETHER = "", "-together"  # suffix of the legs
+SINGLE = "single"  # the prompts that were asked together, one by one: nobody may have got another's answer
 UNRELATED_TOKENS = 300
 
 
 class CacheBoundaryParams(Frozen):
     """Parameters of the `cache-boundary` check."""
 
-    lengths: tuple[int, ...] = Field(
+    lengths: tuple[Annotated[int, Field(le=MOST_TOKENS)], ...] = Field(
         (2304, 2305, 2306, 2307), min_length=1, description="prompt lengths in tokens"
     )
-    output_tokens: int = Field(32, ge=1, description="tokens generated for each prompt")
+    output_tokens: int = Field(32, ge=1, le=MOST_TOKENS, description="tokens generated for each prompt")
     together: bool = Field(True, description="also ask all lengths at once")
     request_s: float = Field(600, gt=0, description="time limit of one request")
 
@@ -40,6 +41,7 @@ class CacheBoundary:
     """See the module's docstring."""
 
     kind = "cache-boundary"
+    pairable = False
     params: type[BaseModel] = CacheBoundaryParams
 
     def problems(self, params: CacheBoundaryParams) -> list[str]:
@@ -63,7 +65,7 @@ class CacheBoundary:
             asker.note(
                 **{str(length): context.engine.expected_hit(length, config) for length in params.lengths}
             )
-            total = len(params.lengths) * (5 + 3 * params.together)
+            total = len(params.lengths) * (5 + 4 * params.together)
             done = 0
             for length in params.lengths:
                 done += _alone(asker, maker, length, params)
@@ -90,6 +92,11 @@ class CacheBoundary:
             for leg in warm_legs:
                 findings += legs.hit(evidence, leg, expected)
                 findings += legs.same_output(evidence, cold, leg, control)
+        if params.together:
+            findings += legs.asked(evidence, [SINGLE], map(str, params.lengths))
+            for leg in (f"cold{TOGETHER}", f"warm{TOGETHER}"):
+                findings += legs.crossed(evidence, SINGLE, leg)
+        findings += _as_planned(evidence, params)
         hits = {f"hit_{case}": evidence.cached(got).total for case, got in evidence.leg("warm").items()}
         told = f"hits {'/'.join(map(str, hits.values()))}"
         earned = Verdict.PASS if has_control else Verdict.REPORTED
@@ -130,7 +137,25 @@ def _together(asker: Asker, maker: PromptMaker, params: CacheBoundaryParams) -> 
             for length, prompt in prompts.items()
         ]
         asker.ask_all(asks, concurrency=len(asks))
-    return 3 * len(prompts)
+    for length, prompt in prompts.items():
+        asker.ask(_one(SINGLE, str(length), prompt, length, params))
+    return 4 * len(prompts)
+
+
+def _as_planned(evidence: Evidence, params: CacheBoundaryParams) -> list[Finding]:
+    """The evidence is of what the parameters say: lengths, and one prompt over the legs of a case."""
+    found = []
+    for exchange in evidence.exchanges:
+        together = exchange.leg.endswith(TOGETHER) or exchange.leg == SINGLE
+        cold = evidence.leg(f"cold{TOGETHER if together else ALONE}").get(exchange.case)
+        if exchange.leg == "unrelated":
+            continue
+        same = cold is not None and exchange.prompt == cold.prompt
+        sized = (str(exchange.asked_tokens), exchange.max_tokens) == (exchange.case, params.output_tokens)
+        if not (same and sized and exchange.use_cache != exchange.leg.startswith("control")):
+            message = f"{exchange.leg} {exchange.case} was not asked as the parameters say"
+            found.append(Finding(code=Code.NOT_EXERCISED, message=message, where=exchange.where))
+    return found
 
 
 def _one(

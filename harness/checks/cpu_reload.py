@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 from harness.checks import legs, reloading
 from harness.checks.asking import QUIET_S, Ask, Asker
 from harness.checks.base import Begun, CheckContext, reference_folder
-from harness.checks.prompts import PromptMaker, maker_for
+from harness.checks.prompts import MOST_TOKENS, PromptMaker, maker_for
 from harness.checks.reloading import AFTER, AGAIN, CASE, COLD, EVICT, EVICTED, RELOAD, RELOADED, WARM
 from harness.evidence.fingerprint import Fingerprint
 from harness.evidence.record import CheckResult, PairResult
@@ -24,8 +24,8 @@ from harness.scenario.model import Frozen, Pair
 class CpuReloadParams(Frozen):
     """Parameters of the `cpu-reload` check."""
 
-    length: int = Field(2304, ge=2, description="length of the target prompt in tokens")
-    output_tokens: int = Field(32, ge=1, description="tokens generated for the target")
+    length: int = Field(2304, ge=2, le=MOST_TOKENS, description="length of the target prompt in tokens")
+    output_tokens: int = Field(32, ge=1, le=MOST_TOKENS, description="tokens generated for the target")
     evict: Literal["computed"] | int = Field(
         "computed",
         description="how many prompts of `length` tokens push the target out of the device's cache; "
@@ -54,6 +54,7 @@ class CpuReload:
     """See the module's docstring."""
 
     kind = "cpu-reload"
+    pairable = False
     params: type[BaseModel] = CpuReloadParams
 
     def problems(self, params: CpuReloadParams) -> list[str]:

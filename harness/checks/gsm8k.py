@@ -61,6 +61,7 @@ class Gsm8k:
     """See the module's docstring."""
 
     kind = "gsm8k"
+    pairable = True
     params: type[BaseModel] = Gsm8kParams
 
     def problems(self, params: Gsm8kParams) -> list[str]:

@@ -13,6 +13,7 @@ from harness.findings import Code, Finding, verdict_of
 from harness.scenario.model import Pair
 from harness.verdict import Verdict
 
+TELLING = 8  # ids that two different prompts do not share by chance
 SHOWN = 8  # ids on each side of a difference
 # Tokens that a fresh prompt may have in common with a stranger's: both begin with a random number, and where
 # the cache has no pages, or pages of one token, an equal first digit is a hit.
@@ -118,7 +119,10 @@ def hit(evidence: Evidence, leg: str, expected: Mapping[str, int]) -> list[Findi
     found = []
     for case, exchange in _answered(evidence, leg).items():
         got = evidence.cached(exchange).total
-        if expected[case] == 0:
+        if case not in expected:
+            message = f"{leg} {case}: what it must hit is not on file"
+            found.append(Finding(code=Code.EVIDENCE_MISSING, message=message, where=exchange.where))
+        elif expected[case] == 0:
             message = f"{leg} {case}: shorter than one page of the cache: there is nothing to hit"
             found.append(Finding(code=Code.NOT_EXERCISED, message=message, where=exchange.where))
         elif got != expected[case]:
@@ -142,6 +146,23 @@ def same_output(evidence: Evidence, reference: str, leg: str, control: str | Non
             continue
         why = "the control leg differs too" if other is not None else "there is no control leg to tell why"
         found.append(Finding(code=Code.OUTPUT_UNSTABLE, message=f"{what}; {why}", where=exchange.where))
+    return found
+
+
+def crossed(evidence: Evidence, reference: str, leg: str) -> list[Finding]:
+    """An answer that is another case's answer: requests were mixed up, whatever a control leg does."""
+    references = _answered(evidence, reference)
+    found = []
+    for case, exchange in _answered(evidence, leg).items():
+        own = references.get(case)
+        theirs = [
+            name
+            for name, other in references.items()
+            if name != case and other.ids == exchange.ids and len(exchange.ids) >= TELLING
+        ]
+        if own is not None and own.ids != exchange.ids and theirs:
+            message = f"{leg} {case} got the answer that belongs to {theirs[0]}: requests were mixed up"
+            found.append(Finding(code=Code.OUTPUT_DIFFERS, message=message, where=exchange.where))
     return found
 
 

@@ -19,7 +19,7 @@ from harness.checks.exchange import Evidence, load_evidence
 from harness.checks.pause_control import CONTROL, with_control
 from harness.checks.pause_proof import AFTER, BEFORE, STRESS, Proof, as_notes, from_notes, prove, role_of
 from harness.checks.pause_room import Room, read_room
-from harness.checks.prompts import PromptMaker, maker_for
+from harness.checks.prompts import MOST_TOKENS, PromptMaker, maker_for
 from harness.errors import HarnessError, TargetError
 from harness.evidence.fingerprint import Fingerprint
 from harness.evidence.record import CheckResult, PairResult
@@ -33,9 +33,9 @@ SHORT_PROMPT, SHORT_OUTPUT, SHORT_BATCH = 32, 64, 4  # tokens, tokens, requests 
 class PauseResumeParams(WithReference, Frozen):
     """Parameters of the `pause-resume` check."""
 
-    input_tokens: int = Field(257, ge=2, description="prompt length of the long requests")
-    output_tokens: int = Field(512, ge=2, description="tokens that each of them generates")
-    concurrency: int = Field(8, ge=2, description="long requests asked at once")
+    input_tokens: int = Field(257, ge=2, le=MOST_TOKENS, description="prompt length of the long requests")
+    output_tokens: int = Field(512, ge=2, le=MOST_TOKENS, description="tokens that each of them generates")
+    concurrency: int = Field(8, ge=2, le=1024, description="long requests asked at once")
     expect: Literal["pause", "none"] = Field(
         "pause", description="`none`: the control, the same load in a pool that holds it"
     )
@@ -53,6 +53,7 @@ class PauseResume:
     """See the module's docstring."""
 
     kind = "pause-resume"
+    pairable = False
     params: type[BaseModel] = PauseResumeParams
 
     def problems(self, params: Any) -> list[str]:
@@ -115,7 +116,7 @@ class PauseResume:
         findings += (
             alone.findings + _not_alone(alone) + unfit + legs.same_output(judged, SERIAL, STRESS, CONTROL)
         )
-        findings += _pool(evidence)
+        findings += legs.crossed(evidence, SERIAL, STRESS) + _pool(evidence)
         metrics: dict[str, float | int | str | None] = {
             "pauses": proof.pauses,
             "requests_paused": proof.requests,

@@ -8,7 +8,7 @@ control is an idle moment, in which the nodes must count nothing.
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
@@ -17,7 +17,7 @@ from harness.checks.asking import Ask, Asker
 from harness.checks.base import Begun, CheckContext, WithReference, reference_folder
 from harness.checks.exchange import Evidence, load_evidence
 from harness.checks.pd_transfers import NODES, Counting, Moved, load_moved
-from harness.checks.prompts import maker_for
+from harness.checks.prompts import MOST_TOKENS, maker_for
 from harness.errors import HarnessError
 from harness.evidence.fingerprint import Fingerprint
 from harness.evidence.record import CheckResult, PairResult
@@ -34,10 +34,12 @@ MIB = 1 << 20
 class PdParityParams(WithReference):
     """Parameters of the `pd-parity` check. With a reference its prompts and output lengths are asked."""
 
-    lengths: tuple[int, ...] = Field(
+    lengths: tuple[Annotated[int, Field(le=MOST_TOKENS)], ...] = Field(
         (2304, 2305, 2306, 2307), min_length=1, description="prompt lengths in tokens, without a reference"
     )
-    output_tokens: int = Field(32, ge=1, description="tokens generated for each prompt, without a reference")
+    output_tokens: int = Field(
+        32, ge=1, le=MOST_TOKENS, description="tokens generated for each prompt, without a reference"
+    )
     request_s: float = Field(600, gt=0, description="time limit of one request")
 
 
@@ -45,6 +47,7 @@ class PdParity:
     """See the module's docstring."""
 
     kind = "pd-parity"
+    pairable = False
     params: type[BaseModel] = PdParityParams
 
     def problems(self, params: PdParityParams) -> list[str]:

@@ -21,6 +21,7 @@ lantern river gravel teacher anchor meadow cotton bridge window pepper circle gr
 quarry basket thunder mirror planet saddle timber velvet canyon beacon chapel walnut summit ribbon marble
 """
 _WORDS = _TEXT.split()
+MOST_TOKENS = 262_144  # longer prompts are a slip of the pen
 _NUMBERS = range(2, 98)
 _ROUGH = 2  # words asked for per token wanted: every tokenizer has longer words than that
 

@@ -74,6 +74,7 @@ class Smoke:
     """See the module's docstring."""
 
     kind = "smoke"
+    pairable = False
     params: type[BaseModel] = SmokeParams
 
     def problems(self, params: SmokeParams) -> list[str]:
@@ -90,10 +91,15 @@ class Smoke:
     def collect(self, params: SmokeParams, context: CheckContext, begun: Begun | None) -> None:
         del begun
         answers: list[ProbeAnswer] = []
+        began = time.monotonic()
         with Client(context.base_url, timeout_s=params.request_s) as client:
             for probe in params.probes:
                 ask = partial(_asked, client, context.served_name, probe, params.max_tokens)
                 answers.append(watched(ask, context.pulse))
+                if time.monotonic() - began > params.request_s:
+                    what = f"a probe was not answered within {params.request_s:g} s: nothing more is asked"
+                    raise TargetError(what, evidence=str(context.server_log), code=Code.STALLED)
+                began = time.monotonic()
                 lines = "".join(answer.model_dump_json() + "\n" for answer in answers)
                 write_atomic(context.folder / ANSWERS, lines)
                 context.pulse()

@@ -17,8 +17,9 @@ class RequestFailed(TargetError):
 
     default_code = Code.REQUEST_FAILED
 
-    def __init__(self, what: str, *, status: int = 0, body: str = "") -> None:
+    def __init__(self, what: str, *, status: int = 0, body: str = "", timed_out: bool = False) -> None:
         super().__init__(what)
+        self.timed_out = timed_out
         self.status = status
         self.body = body
 
@@ -71,7 +72,7 @@ class Client:
             response = self._http.request(method, path, json=body, headers=headers, timeout=timeout)
         except httpx.HTTPError as error:
             what = f"{method} {self.base_url}{path} got no answer: {type(error).__name__}: {error}"
-            raise RequestFailed(what) from error
+            raise RequestFailed(what, timed_out=isinstance(error, httpx.TimeoutException)) from error
         if not response.is_success:
             what = f"{method} {self.base_url}{path} answered {response.status_code}: {response.text[:300]}"
             raise RequestFailed(what, status=response.status_code, body=response.text[:2000])

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from harness.accuracy.listing import listed, write_findings
 from harness.errors import ConfigError, HarnessError
+from harness.evidence.digests import FILE_NAME as DIGESTS
+from harness.evidence.digests import check_digests
 from harness.evidence.record import CheckResult, LaneRecord, PairResult, RunRecord
 from harness.evidence.run_dir import RunDir
 from harness.executors.pairs import judge_pair, side_of
@@ -54,6 +56,8 @@ def examine_lane(run: RunDir, lane: LaneRecord) -> None:
     """
     for name, given in lane.check_params.items():
         lane.checks[name] = _check(run, lane, name, given)
+    for changed in _changed(run.lane(lane.name)):
+        _note(lane.findings, Finding(code=Code.EVIDENCE_MISSING, message=changed, where=lane.name))
     if lane.status in UNFINISHED and (lane.servers or run.lane(lane.name).is_dir()):
         message = f"the lane did not come to its end ({lane.status}): its release was not verified"
         _note(lane.findings, Finding(code=Code.INTERRUPTED, message=message, where=lane.name))
@@ -61,6 +65,11 @@ def examine_lane(run: RunDir, lane: LaneRecord) -> None:
         message = "the lane has no check: its server was started and stopped, nothing was measured"
         _note(lane.findings, Finding(code=Code.NOT_RUN, message=message, where=lane.name))
     lane.verdict = verdict_of(lane.findings, worst(result.verdict for result in lane.checks.values()))
+
+
+def _changed(folder: Path) -> list[str]:
+    """Files that are not as they were when the lane ended. A lane that never ended has no list of them."""
+    return check_digests(folder) if (folder / DIGESTS).is_file() else []
 
 
 def _check(run: RunDir, lane: LaneRecord, name: str, given: dict[str, object]) -> CheckResult:
@@ -77,6 +86,9 @@ def _check(run: RunDir, lane: LaneRecord, name: str, given: dict[str, object]) -
         result = _broken(f"this record's parameters do not fit this harness: {error}", folder)
     except Exception:  # noqa: BLE001 - a judge that crashes must not lose the run: it becomes a finding
         result = _broken(f"the judge of `{name}` crashed:\n{traceback.format_exc(limit=5)}", folder)
+    if lane.status in UNFINISHED:  # what is missing then is told by the lane
+        rest = [item for item in result.findings if item.code is not Code.EVIDENCE_MISSING]
+        result = result.model_copy(update={"findings": rest, "verdict": verdict_of(rest, Verdict.SKIPPED)})
     return _with_collected(collected, result)
 
 

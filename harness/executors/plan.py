@@ -3,7 +3,7 @@ leased or launched.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from harness.engines import engine_of, roles_of
 from harness.engines.base import Engine, Launch
 from harness.errors import ConfigError
 from harness.executors import requirements
+from harness.executors.references import pair_problems, reference_problems
 from harness.executors.reuse import EarlierRun, baselines_of, objections
 from harness.executors.schedule import Job, Schedule, pack
 from harness.host.addresses import is_own_address
@@ -109,48 +110,14 @@ def make_plan(scenario: Scenario, ports: PortBook, gpus: GpuBook, earlier: Earli
         found += ((lane.name, problem) for problem in requirements.problems(lane.requires))
         if not planned.skip:
             found += ((lane.name, problem) for problem in _lane_problems(planned))
-    found += _reference_problems(lanes)
-    schedule = _schedule(scenario, lanes, gpus)
+    circles = list(reference_problems(lanes))
+    found += circles
+    found += pair_problems(scenario, lanes)
+    schedule = None if circles else _schedule(scenario, lanes, gpus)
     if schedule is not None:
         place = {name: index for index, name in enumerate(schedule.order)}
         lanes.sort(key=lambda planned: place.get(planned.lane.name, len(place)))
     return Plan(scenario=scenario, lanes=tuple(lanes), problems=by_lane(found), schedule=schedule)
-
-
-def _reference_problems(lanes: Sequence[PlannedLane]) -> Iterator[tuple[str, str]]:
-    """References to checks that are not there, or that go round in a circle."""
-    by_name = {planned.lane.name: planned for planned in lanes}
-    for planned in lanes:
-        for check in planned.checks:
-            reference = reference_of(check.params, check.name)
-            if reference is None:
-                continue
-            lane, name = reference
-            there = {other.name for other in by_name[lane].checks} if lane in by_name else set()
-            if name not in there:
-                text = f"check `{check.name}`: reference: there is no check `{name}` in a lane `{lane}`"
-                yield planned.lane.name, text
-            elif lane == planned.lane.name and not _runs_before(planned, name, check.name):
-                text = f"check `{check.name}`: reference: `{name}` of its own lane does not run before it"
-                yield planned.lane.name, text
-        if planned.lane.name in _all_needs(planned, by_name):
-            yield planned.lane.name, "its checks' references lead back to itself"
-
-
-def _runs_before(planned: PlannedLane, first: str, second: str) -> bool:
-    names = [check.name for check in planned.checks]
-    return names.index(first) < names.index(second)
-
-
-def _all_needs(planned: PlannedLane, by_name: Mapping[str, PlannedLane]) -> set[str]:
-    found: set[str] = set()
-    todo = list(planned.needs)
-    while todo:
-        name = todo.pop()
-        if name in by_name and name not in found:
-            found.add(name)
-            todo += by_name[name].needs
-    return found
 
 
 def _schedule(scenario: Scenario, lanes: Sequence[PlannedLane], gpus: GpuBook) -> Schedule | None:

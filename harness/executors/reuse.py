@@ -71,12 +71,19 @@ def objections(past: EarlierRun, lane: Lane, launches: Sequence[tuple[Engine, La
     found = []
     if earlier.status != "done" or earlier.verdict not in SOUND:
         found.append(f"there it ended as {earlier.verdict} ({earlier.status})")
+    if past.record.status != "done" or past.run.alive():
+        found.append("that run did not come to its end, or is still running")
+    if past.run.lane(lane.name).is_symlink():
+        found.append("its folder is a link")
     if any(server.version.endswith("-dirty") for server in earlier.servers):
         found.append("its engine ran from a checkout with changes that no version tells apart")
     if earlier.check_params != {name: dict(given) for name, given in lane.checks.items()}:
         found.append("its checks had other parameters")
     folder = past.run.lane(lane.name)
     found += check_digests(folder)
+    found += (
+        f"nothing is left of its check `{name}`" for name in lane.checks if not any((folder / name).glob("*"))
+    )
     try:
         before = read_fingerprint(folder)
     except HarnessError as error:

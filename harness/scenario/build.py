@@ -17,7 +17,7 @@ from harness.scenario.written import NAME, WrittenLane, WrittenPair, WrittenServ
 # Roles that only pass requests on: the lane's GPUs are not for them.
 ROUTING: Final = ("master", "router")
 ORDER: Final = ("normal", "prefill", "decode", *ROUTING)  # of starting; clients talk to the last
-RESERVED: Final = re.compile(r".*\.(json|txt|log)|pairs", re.IGNORECASE)
+RESERVED: Final = re.compile(r".*\.(json|jsonl|txt|log|lock)|pairs", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

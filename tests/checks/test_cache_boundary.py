@@ -24,6 +24,7 @@ LEGS = {
     "cold-together": 0,
     "warm-together": 512,
     "control-together": 0,
+    "single": 512,
 }
 OTHER = [*IDS[:-1], 7]
 
@@ -31,7 +32,15 @@ OTHER = [*IDS[:-1], 7]
 def story() -> Story:
     return Story(
         exchanges=[
-            exchange(leg, case, cached={"total": hit}, asked_tokens=int(case), prompt_tokens=int(case))
+            exchange(
+                leg,
+                case,
+                cached={"total": hit},
+                asked_tokens=int(case),
+                prompt_tokens=int(case),
+                use_cache=not leg.startswith("control"),
+                ids=[*IDS[:-1], int(case)],
+            )
             for case in EXPECTED
             for leg, hit in LEGS.items()
         ],
@@ -63,6 +72,13 @@ def both_differ(made: Story) -> None:
     made.of("control").update(ids=OTHER)
 
 
+def swapped(made: Story) -> None:
+    """Whatever is asked together comes back crossed, every time."""
+    for leg in ("cold-together", "warm-together", "control-together"):
+        one, two = (item for item in made.exchanges if item["leg"] == leg)
+        one["ids"], two["ids"] = two["ids"], one["ids"]
+
+
 FAULTS: dict[str, tuple[Callable[[Story], Any], Verdict, Code]] = {
     "cold that was not": (put("cold", cached={"total": 256}), Verdict.INVALID, Code.COLD_NOT_COLD),
     "hits not told": (put("cold", cached={"total": None}), Verdict.INVALID, Code.NOT_EXERCISED),
@@ -84,6 +100,9 @@ FAULTS: dict[str, tuple[Callable[[Story], Any], Verdict, Code]] = {
     "request failed": (put("warm", error="500"), Verdict.INVALID, Code.REQUEST_FAILED),
     "given up with 200": (put("warm", finish_reason="abort"), Verdict.FAIL, Code.BAD_ANSWER),
     "output cut": (put("warm", ids=IDS[:5], completion_tokens=5), Verdict.FAIL, Code.OUTPUT_COUNT),
+    "answers swapped": (swapped, Verdict.FAIL, Code.OUTPUT_DIFFERS),
+    "another prompt": (put("warm", prompt=[9]), Verdict.INVALID, Code.NOT_EXERCISED),
+    "control with the cache": (put("control", use_cache=True), Verdict.INVALID, Code.NOT_EXERCISED),
     "ids lost": (put("warm", ids=IDS[:5]), Verdict.FAIL, Code.BAD_ANSWER),
     "shorter than a page": (lambda made: made.notes.update({"600": 0}), Verdict.INVALID, Code.NOT_EXERCISED),
     "arithmetic not on file": (lambda made: made.notes.pop("600"), Verdict.INVALID, Code.EVIDENCE_MISSING),

@@ -35,6 +35,7 @@ def run(bench: Bench, lanes: tuple[str, ...], fault: dict[str, Any] | None, *mor
     words = [word for lane in lanes for word in ("--lane", lane)]
     if "fp8" in lanes:
         words += ["--set", "lanes.fp8.checks.gsm8k=null", "--set", "pairs.fp8=null"]
+        words += ["--set", "lanes.fp8.checks.cache-boundary.request_s=5"]
     if "pd" in lanes and own_address().startswith("127."):
         pytest.skip("P/D nodes need an address that is not loopback, and this machine has none")
     if lanes == RELOAD:
@@ -59,6 +60,9 @@ def test_a_clean_run_passes(bench: Bench, lanes: tuple[str, ...]) -> None:
         (BOUNDARY, {"fault": "cold-hits"}, "INVALID", "COLD_NOT_COLD"),
         (BOUNDARY, {"fault": "short-hit"}, "FAIL", "HIT_MISMATCH"),
         (BOUNDARY, {"fault": "warm-differs"}, "FAIL", "OUTPUT_DIFFERS"),
+        (BOUNDARY, {"fault": "swapped-answers"}, "FAIL", "OUTPUT_DIFFERS"),
+        (BOUNDARY, {"fault": "null-text", "share": 0.3}, "INVALID", "REQUEST_FAILED"),
+        (BOUNDARY, {"fault": "stall", "after_requests": 3}, "FAIL", "STALLED"),
         (PAUSE, {"fault": "never-pauses", "when": SMALL}, "INVALID", "NOT_EXERCISED"),
         (PAUSE, {"fault": "loses-paused", "when": SMALL}, "FAIL", "OUTPUT_COUNT"),
         (PAUSE, {"fault": "shortens-paused", "when": SMALL}, "FAIL", "OUTPUT_COUNT"),
