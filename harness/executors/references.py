@@ -1,4 +1,4 @@
-"""What lanes and pairs say of one another: references that are not there or go round, pairs that cannot be."""
+"""What lanes and pairs say of one another: references that lead nowhere or round, pairs that cannot be."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
