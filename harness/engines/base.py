@@ -7,6 +7,7 @@ verdict, starts no process and leases nothing.
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -152,12 +153,22 @@ class ServedModel:
     path: str | None = None
 
 
+@cache
+def _compiled(text: str) -> re.Pattern[str]:
+    return re.compile(text)
+
+
 @dataclass(frozen=True, slots=True)
 class LogRule:
-    """A line that means something: `label` is a phase name or, for a fatal rule, the cause in words."""
+    """A line that means something: `label` is a phase name or, for a fatal rule, the cause in words. The
+    pattern is compiled when a log is read: most commands read none, and hundreds take a tenth of a second."""
 
     label: str
-    pattern: re.Pattern[str]
+    text: str
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        return _compiled(self.text)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

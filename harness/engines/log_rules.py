@@ -36,7 +36,7 @@ class PrefixedRule(LogRule):
 def rule(prefix: str, label: str, *alternatives: str) -> LogRule:
     """A rule whose pattern is one of `alternatives`, at the start of a line, after `prefix`."""
     core = "|".join(alternatives)
-    return PrefixedRule(label, re.compile(rf"^(?:{prefix})(?:{core})"), prefix, core)
+    return PrefixedRule(label, rf"^(?:{prefix})(?:{core})", prefix, core)
 
 
 def rules(prefix: str, *table: tuple[str, ...]) -> tuple[LogRule, ...]:
@@ -49,9 +49,7 @@ def any_of(every: Iterable[LogRule], *more: re.Pattern[str]) -> re.Pattern[str]:
     that rules of one prefix share one copy of it."""
     cores: dict[str, list[str]] = {}
     for each in every:
-        prefix, core = (
-            (each.prefix, each.core) if isinstance(each, PrefixedRule) else ("", each.pattern.pattern)
-        )
+        prefix, core = (each.prefix, each.core) if isinstance(each, PrefixedRule) else ("", each.text)
         cores.setdefault(prefix, []).append(core)
     cores.setdefault("", []).extend(pattern.pattern for pattern in more)
     return re.compile("|".join(rf"^(?:{prefix})(?:{'|'.join(found)})" for prefix, found in cores.items()))
@@ -65,10 +63,7 @@ def raised(*texts: str) -> str:
 def unexpected() -> LogRule:
     """The rule of last resort: any line that can end a traceback. It means something only there."""
     suffix = r"(?:[Ee]rror|Exception|Failure|Interrupt|Exit|Iteration|Warning|[Tt]imeout|Group|Fault|Killed)"
-    return LogRule(
-        UNEXPECTED,
-        re.compile(rf"^(?:(?:\w+\.)+[A-Z]*[a-z]\w*|\w*{suffix})(?::\s|:?$)"),
-    )
+    return LogRule(UNEXPECTED, rf"^(?:(?:\w+\.)+[A-Z]*[a-z]\w*|\w*{suffix})(?::\s|:?$)")
 
 
 # Rows of (cause, pattern, …) in order of what tells most. An engine puts its own rows around these.
