@@ -57,7 +57,7 @@ def test_page_boundaries_and_the_same_again_from_another_server(large: Launched,
     assert (first.code, first.found["verdict"]) == (0, "PASS"), first.stdout + first.stderr
     check = first.found["checks"]["cache-boundary"]
     assert check["metrics"] == {"hit_2304": 2176, "hit_2305": 2304, "hit_2306": 2304, "hit_2307": 2304}
-    assert len(check[EXCHANGES]) == 32
+    assert len(check[EXCHANGES]) == 36
     assert first.found["server"]["config"]["kv_dtype"] == "fp8kv_dsa"
     assert first.stdout.startswith("PASS  ")
 

@@ -17,6 +17,7 @@ from harness.engines.watched import watched
 from harness.errors import HarnessError, TargetError
 from harness.findings import Code
 from harness.host.ports import listener
+from harness.host.sockets import listening
 from harness.scenario.model import Timeouts
 
 POLL_S = 0.05
@@ -75,10 +76,10 @@ def wait_ready(server: RunningServer, timeouts: Timeouts, nodes: Sequence[Runnin
         while True:
             server.assert_alive(serving=False)
             deadline.saw(server.scanner.progress_count + len(server.scanner.phases))
-            if _listens(server.launch.host, server.launch.ports["http"]):
-                if listening_s is None:
-                    listening_s = time.monotonic() - server.started
-                    _assert_ours(server)
+            if _listens(server.launch.host, server.launch.ports["http"]) and (
+                listening_s or _is_ours(server)
+            ):
+                listening_s = listening_s or time.monotonic() - server.started
                 missing = _missing(server, client, nodes)
                 model = None if missing != [] else _probe(server, client)
                 if model is not None and _works(server, timeouts, deadline):
@@ -158,10 +159,14 @@ def _warmup_failed(server: RunningServer, reason: str) -> TargetError:
     )
 
 
-def _assert_ours(server: RunningServer) -> None:
-    port = server.launch.ports["http"]
-    if server.process.owns_port(port, server.launch.host):
-        return
+def _is_ours(server: RunningServer) -> bool:
+    """Whether the listener belongs to the server. False where there is none any more: the server died in this
+    very moment. Raises HarnessError where it is somebody else's."""
+    port, host = server.launch.ports["http"], server.launch.host
+    if server.process.owns_port(port, host):
+        return True
+    if not listening(port, host):
+        return False
     other = listener(port)
     who = f"pid {other.pid}: {other.command}" if other else "a process that cannot be seen"
     raise HarnessError(
