@@ -8,6 +8,8 @@ from harness.executors.plan import PlannedLane
 from harness.findings import Code, Finding
 from harness.scenario.model import FlagValue, Scalar
 
+YES = frozenset({"on", "true", "1", "enabled", "yes"})
+NO = frozenset({"off", "false", "0", "disabled", "no", "none"})
 LEFT_TO_THE_SERVER = ("auto", "none")  # as a flag's value: resolving it is what was asked for
 
 
@@ -59,7 +61,8 @@ def _differing(
 
 def _same(one: FlagValue, other: Scalar | None) -> bool:
     text = str(other).strip('[]"')  # a list of one value is kept as its JSON text
-    if str(one).lower() in (text.lower(), *LEFT_TO_THE_SERVER):
+    given, told = str(one).lower(), text.lower()
+    if given in (told, *LEFT_TO_THE_SERVER) or any({given, told} <= words for words in (YES, NO)):
         return True
     try:
         return float(str(one)) == float(str(other))

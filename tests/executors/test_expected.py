@@ -20,6 +20,9 @@ from harness.scenario.model import FlagValue, Scalar
         ("--told-as-null", 3, {"told_as_null": None}, False),
         ("--one", "/models/x", {"one": '["/models/x"]'}, False),
         ("--one", "/models/x", {"one": '["/models/y"]'}, True),
+        ("--flash-attn", "on", {"flash_attn": "enabled"}, False),
+        ("--cache-ram", 0, {"cache_ram": "disabled"}, False),
+        ("--flash-attn", "on", {"flash_attn": "disabled"}, True),
         ("--list", [1, 2], {"list": "[1]"}, False),
     ],
 )
