@@ -370,3 +370,40 @@ def test_one_server_takes_the_place_of_the_script(stand_in: Path, tmp_path: Path
         process.kill()
         process.wait()
         os.kill(child, signal.SIGKILL)
+
+
+def options(words: list[str]) -> set[tuple[str, ...]]:
+    """Each flag with its values, whatever the order."""
+    found: list[list[str]] = []
+    for word in words:
+        if word.startswith("--"):
+            found.append([word])
+        elif found:
+            found[-1].append(word)
+    return {tuple(option) for option in found}
+
+
+@pytest.mark.parametrize(("lane", "settings"), [("pause", {}), ("cpu-cache", {"CPU_CACHE": "1"})])
+def test_the_small_pool_is_the_scenario_s(scenario: Scenario, lane: str, settings: dict[str, str]) -> None:
+    words = dry(NORMAL, SMALL_POOL="1", MTP="1", KV_TYPE="fp8kv_dsa", **settings)
+    assert options(words) == options(planned(scenario, lane))
+
+
+def test_prefill_decode_and_master_are_the_scenario_s(scenario: Scenario) -> None:
+    commands = nodes(LLM_KV_TYPE="fp8kv_dsa")
+    for number, spec in enumerate(scenario.lanes["pd"].servers):
+        master = spec.role == "master"
+        launch = Launch(
+            lane="pd",
+            role=spec.role,
+            model_path=MODEL,
+            served_name="glm53",
+            flags=spec.flags,
+            env={},
+            ports={"http": 18000} if master else {"http": 18001 + number, "nccl": 18101 + number},
+            folder=Path("/tmp"),
+            python="python",
+            host="127.0.0.1" if master else "10.0.0.5",
+            peers={"master": "http://127.0.0.1:18000"},
+        )
+        assert options(commands[spec.role]) == options(ENGINES["lightllm"].argv(launch))
