@@ -133,4 +133,4 @@ def _master(told: Told) -> Assembled:
     service = MasterService(args, nodes, tokenizer, told.planted, log, settings.seed, ids)
     own = master_endpoints(nodes, str(args["pd_master_mode"]), log)
     api = Api(service, LoggingObserver(log), log, told.model.sampling, own)
-    return Assembled(api=api, work=(nodes.registry.watch,))
+    return Assembled(api=api, work=(nodes.roster.watch,))

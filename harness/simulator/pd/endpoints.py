@@ -24,7 +24,7 @@ def node_endpoints() -> Endpoints:
 
 def master_endpoints(nodes: Nodes, mode: str, log: Log) -> Endpoints:
     """`mode` is `--pd_master_mode`."""
-    registry = nodes.registry
+    roster = nodes.roster
 
     async def health(_: Request) -> Response:
         silent = time.monotonic() - nodes.last_token
@@ -32,12 +32,12 @@ def master_endpoints(nodes: Nodes, mode: str, log: Log) -> Endpoints:
         if not well:
             text = f"PD Master health check failed: no successful inference for {int(silent)}s"
             log.line("WARNING", "health_check.py:71", text)
-        count = registry.count()
+        count = roster.count()
         if not count.ready:
-            log.line("WARNING", "api_http.py:171", registry.not_ready())
+            log.line("WARNING", "api_http.py:171", roster.not_ready())
         body = {"inference_healthy": well, "pd_nodes_ready": count.ready}
         if count.fixed:
-            body["pd_nodes_healthy"] = await registry.healthy()
+            body["pd_nodes_healthy"] = await roster.healthy()
         good = all(body.values())
         told = {
             **body,
@@ -49,16 +49,16 @@ def master_endpoints(nodes: Nodes, mode: str, log: Log) -> Endpoints:
         return Response.of(told, 200 if good else 503)
 
     async def readiness(_: Request) -> Response:
-        ready = registry.count().ready
+        ready = roster.count().ready
         if not ready:
-            log.line("WARNING", "api_http.py:171", registry.not_ready())
+            log.line("WARNING", "api_http.py:171", roster.not_ready())
         return Response.of({"status": "ok" if ready else "not ready"}, 200 if ready else 503)
 
     async def token_load(_: Request) -> Response:
         return Response.text("Internal Server Error", 500)
 
     async def register(_: Request) -> Response:
-        return Response(taken=registry.take)
+        return Response(taken=roster.take)
 
     return {
         "/health": {"GET": health, "HEAD": health},

@@ -10,7 +10,7 @@ from harness.simulator.faults import Planted
 from harness.simulator.log import Log
 from harness.simulator.pd.asked import options_of
 from harness.simulator.pd.link import Message
-from harness.simulator.pd.registry import Node, Registry
+from harness.simulator.pd.roster import Node, Roster
 from harness.simulator.pump import Breaker, Receiver
 from harness.simulator.request_lines import header, master_done_line
 from harness.simulator.sampling import Sampling
@@ -64,7 +64,7 @@ class Nodes:
         self.limits = Limits(max_total_token_num=longest + RESERVED, max_req_total_len=longest)
         self.last_token = time.monotonic()
         self.before_request = Breaker(planted, log).before_request
-        self.registry = Registry(args, log, patience, self._heard, self._gone)
+        self.roster = Roster(args, log, patience, self._heard, self._gone)
         self.sub_ids: dict[int, int] = {}
         self._ids = ids
         self._planted = planted
@@ -80,7 +80,7 @@ class Nodes:
         """Raises RuntimeError where there are no nodes."""
         if self._planted.now("stall"):
             return
-        prefill, decode = self.registry.pick()
+        prefill, decode = self.roster.pick()
         sub_id = self.sub_ids[request.req_id] = next(self._ids)
         text = f"pd log gen sub req id {sub_id} for main req id {request.req_id}"
         self._log.line("INFO", "manager.py:571", text)

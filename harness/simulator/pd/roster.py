@@ -45,7 +45,7 @@ class Count:
         return here == wanted if self.fixed else min(here) >= 1
 
 
-class Registry:
+class Roster:
     """`heard` is told what nodes say, `gone` which of them left. `patience` scales the heartbeat's limit."""
 
     def __init__(
