@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.engines import ENGINES
-from harness.engines.base import LogGrammar
+from harness.engines.grammar import LogGrammar
 from harness.engines.log_rules import PORT_IN_USE
 from harness.errors import ConfigError
 from harness.host.logs import LogLine, lines

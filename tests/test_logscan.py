@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.engines.base import LogGrammar
+from harness.engines.grammar import LogGrammar
 from harness.engines.log_rules import AND_TRACEBACK, PORT_IN_USE, STOPPING, UNEXPECTED
 from harness.logscan import LogScanner
 from harness.triage import GRAMMARS

@@ -4,10 +4,8 @@ An adapter knows one inference server: its command line, its ports, its log, its
 verdict, starts no process and leases nothing.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +18,7 @@ from harness.engines.facts import (
     Transfer,
     TransferTotals,
 )
+from harness.engines.grammar import LogGrammar
 from harness.scenario.model import FlagValue, Scalar
 
 __all__ = [
@@ -31,8 +30,6 @@ __all__ = [
     "KvCapacity",
     "Launch",
     "LogFacts",
-    "LogGrammar",
-    "LogRule",
     "NoTraces",
     "Pausing",
     "RequestFacts",
@@ -151,42 +148,6 @@ class ServedModel:
     name: str
     max_length: int | None
     path: str | None = None
-
-
-@cache
-def _compiled(text: str) -> re.Pattern[str]:
-    return re.compile(text)
-
-
-@dataclass(frozen=True, slots=True)
-class LogRule:
-    """A line that means something: `label` is a phase name or, for a fatal rule, the cause in words. The
-    pattern is compiled when a log is read: most commands read none, and hundreds take a tenth of a second."""
-
-    label: str
-    text: str
-
-    @property
-    def pattern(self) -> re.Pattern[str]:
-        return _compiled(self.text)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LogGrammar:
-    """How to read one engine's log. Patterns are searched in lines stripped of ANSI colour and CR.
-
-    `fatal` rules stand from the most to the least telling cause. `benign` matches a line (or the last line
-    of a traceback) that looks fatal and is not. `timestamp` has a group `ts`; None where lines carry none.
-    `detect` tells this engine's log from another's.
-    """
-
-    ready: re.Pattern[str]
-    phases: tuple[LogRule, ...]
-    progress: re.Pattern[str]
-    fatal: tuple[LogRule, ...]
-    benign: tuple[LogRule, ...]
-    detect: re.Pattern[str]
-    timestamp: re.Pattern[str] | None = None
 
 
 class Traces(Protocol):

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from harness.engines.base import LogRule
+from harness.engines.grammar import LogRule
 
 # Phase: a stop was asked for. What dies afterwards dies because of it.
 STOPPING = "stopping"

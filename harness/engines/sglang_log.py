@@ -2,7 +2,7 @@
 
 import re
 
-from harness.engines.base import LogGrammar
+from harness.engines.grammar import LogGrammar
 from harness.engines.log_rules import (
     AND_TRACEBACK,
     COMMON_CAUSES,

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from harness.engines.base import LogGrammar, LogRule
+from harness.engines.grammar import LogGrammar, LogRule
 from harness.engines.log_rules import AND_TRACEBACK, PORT_IN_USE, STOPPING, UNEXPECTED, any_of
 from harness.host.logs import clean
 from harness.logscan.tracebacks import START, Block, Part, Tracebacks, is_header
