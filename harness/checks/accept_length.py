@@ -6,20 +6,19 @@ every answer right, so that nothing but this number tells it.
 """
 
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, Field
 
-from harness.checks import legs, phases
+from harness.checks import phases
 from harness.checks.asking import Ask, Asker
 from harness.checks.base import Begun, CheckContext, WithReference, reference_folder
 from harness.checks.exchange import load_evidence
+from harness.checks.functional import FunctionalCheck
 from harness.checks.phases import BEGIN, COLD, WARM
 from harness.checks.prompts import MOST_TOKENS, PromptMaker, maker_for
 from harness.errors import HarnessError
 from harness.evidence.fingerprint import Fingerprint
-from harness.evidence.record import CheckResult, PairResult
-from harness.scenario.model import Pair
+from harness.evidence.record import CheckResult
 
 
 class AcceptLengthParams(WithReference):
@@ -35,25 +34,16 @@ class AcceptLengthParams(WithReference):
     request_s: float = Field(600, gt=0, description="time limit of one request")
 
 
-class AcceptLength:
+class AcceptLength(FunctionalCheck):
     """See the module's docstring."""
 
     kind = "accept-length"
-    pairable = False
     params: type[BaseModel] = AcceptLengthParams
 
     def problems(self, params: AcceptLengthParams) -> list[str]:
         if params.reference and params.reference_length:
             return ["reference and reference_length: only one of them can be the reference"]
         return []
-
-    def command(self, params: Any, *, base_url: str, served_name: str, folder: Path) -> list[str]:
-        del params, base_url, served_name, folder
-        return []
-
-    def begin(self, params: Any, context: CheckContext) -> Begun | None:
-        del params, context
-        return None
 
     def collect(self, params: AcceptLengthParams, context: CheckContext, begun: Begun | None) -> None:
         del begun
@@ -79,10 +69,6 @@ class AcceptLength:
             number=params.reference_length,
             reference=reference_folder(params, folder),
         )
-
-    def pair(self, params: Any, pair: Pair, baseline: Path, candidate: Path, out: Path | None) -> PairResult:
-        del params, baseline, candidate, out
-        return legs.unpaired(pair)
 
     def fingerprint(self, params: AcceptLengthParams, folder: Path) -> Fingerprint:
         del folder

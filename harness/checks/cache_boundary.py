@@ -5,7 +5,7 @@ control leg asks the same prompts with the cache put aside.
 """
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, Field
 
@@ -13,12 +13,13 @@ from harness.checks import legs
 from harness.checks.asking import Ask, Asker
 from harness.checks.base import Begun, CheckContext
 from harness.checks.exchange import Evidence, load_evidence
+from harness.checks.functional import FunctionalCheck
 from harness.checks.prompts import MOST_TOKENS, PromptMaker, maker_for
 from harness.errors import HarnessError
 from harness.evidence.fingerprint import Fingerprint
-from harness.evidence.record import CheckResult, PairResult
+from harness.evidence.record import CheckResult
 from harness.findings import Code, Finding
-from harness.scenario.model import Frozen, Pair
+from harness.scenario.model import Frozen
 from harness.verdict import Verdict
 
 ALONE, TOGETHER = "", "-together"  # suffix of the legs
@@ -37,24 +38,15 @@ class CacheBoundaryParams(Frozen):
     request_s: float = Field(600, gt=0, description="time limit of one request")
 
 
-class CacheBoundary:
+class CacheBoundary(FunctionalCheck):
     """See the module's docstring."""
 
     kind = "cache-boundary"
-    pairable = False
     params: type[BaseModel] = CacheBoundaryParams
 
     def problems(self, params: CacheBoundaryParams) -> list[str]:
         least = 2 * legs.CHANCE
         return [f"lengths: {length} is too short for a page" for length in params.lengths if length < least]
-
-    def command(self, params: Any, *, base_url: str, served_name: str, folder: Path) -> list[str]:
-        del params, base_url, served_name, folder
-        return []
-
-    def begin(self, params: Any, context: CheckContext) -> Begun | None:
-        del params, context
-        return None
 
     def collect(self, params: CacheBoundaryParams, context: CheckContext, begun: Begun | None) -> None:
         del begun
@@ -101,10 +93,6 @@ class CacheBoundary:
         told = f"hits {'/'.join(map(str, hits.values()))}"
         earned = Verdict.PASS if has_control else Verdict.REPORTED
         return legs.result(findings, hits, told, earned)
-
-    def pair(self, params: Any, pair: Pair, baseline: Path, candidate: Path, out: Path | None) -> PairResult:
-        del params, baseline, candidate, out
-        return legs.unpaired(pair)
 
     def fingerprint(self, params: CacheBoundaryParams, folder: Path) -> Fingerprint:
         del folder

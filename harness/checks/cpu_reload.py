@@ -7,18 +7,19 @@ negative control is another lane whose server has no such tier: there the same s
 
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from harness.checks import legs, reloading
+from harness.checks import reloading
 from harness.checks.asking import QUIET_S, Ask, Asker
 from harness.checks.base import Begun, CheckContext, reference_folder
+from harness.checks.functional import FunctionalCheck
 from harness.checks.prompts import MOST_TOKENS, PromptMaker, maker_for
 from harness.checks.reloading import AFTER, AGAIN, CASE, COLD, EVICT, EVICTED, RELOAD, RELOADED, WARM
 from harness.evidence.fingerprint import Fingerprint
-from harness.evidence.record import CheckResult, PairResult
-from harness.scenario.model import Frozen, Pair
+from harness.evidence.record import CheckResult
+from harness.scenario.model import Frozen
 
 
 class CpuReloadParams(Frozen):
@@ -50,11 +51,10 @@ class CpuReloadParams(Frozen):
         return self.control
 
 
-class CpuReload:
+class CpuReload(FunctionalCheck):
     """See the module's docstring."""
 
     kind = "cpu-reload"
-    pairable = False
     params: type[BaseModel] = CpuReloadParams
 
     def problems(self, params: CpuReloadParams) -> list[str]:
@@ -64,14 +64,6 @@ class CpuReload:
         if params.control and not params.tier:
             found.append("control: a lane with `tier: off` is a control itself")
         return found
-
-    def command(self, params: Any, *, base_url: str, served_name: str, folder: Path) -> list[str]:
-        del params, base_url, served_name, folder
-        return []
-
-    def begin(self, params: Any, context: CheckContext) -> Begun | None:
-        del params, context
-        return None
 
     def collect(self, params: CpuReloadParams, context: CheckContext, begun: Begun | None) -> None:
         del begun
@@ -91,10 +83,6 @@ class CpuReload:
     def judge(self, params: CpuReloadParams, folder: Path) -> CheckResult:
         control = reference_folder(params, folder)
         return reloading.judge(folder, tier=params.tier, share=params.max_ttft_share, control=control)
-
-    def pair(self, params: Any, pair: Pair, baseline: Path, candidate: Path, out: Path | None) -> PairResult:
-        del params, baseline, candidate, out
-        return legs.unpaired(pair)
 
     def fingerprint(self, params: CpuReloadParams, folder: Path) -> Fingerprint:
         del folder

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from harness.checks.exchange import SKIPPED, Evidence, Exchange
-from harness.evidence.record import CheckResult, PairResult
+from harness.evidence.record import CheckResult
 from harness.findings import Code, Finding, verdict_of
-from harness.scenario.model import Pair
 from harness.verdict import Verdict
 
 TELLING = 8  # ids that two different prompts do not share by chance
@@ -30,13 +29,6 @@ def result(
     return CheckResult(
         verdict=verdict_of(findings, earned), findings=findings, metrics=dict(metrics or {}), told=told
     )
-
-
-def unpaired(pair: Pair) -> PairResult:
-    """What a functional check answers when a scenario wants to pair it: each lane is judged by itself."""
-    message = f"check `{pair.check}` is judged on each lane by itself; it cannot be paired"
-    finding = Finding(code=Code.NOT_EXERCISED, message=message, where=pair.name)
-    return PairResult(verdict=Verdict.INVALID, findings=[finding])
 
 
 def sound(exchanges: Iterable[Exchange], *, exact_count: bool = True) -> list[Finding]:

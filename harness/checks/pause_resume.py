@@ -8,7 +8,7 @@ The control is the same load in a large pool (`expect: none`, in another lane): 
 """
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, Field
 
@@ -16,15 +16,16 @@ from harness.checks import legs
 from harness.checks.asking import Ask, Asker
 from harness.checks.base import Begun, CheckContext, WithReference, reference_folder
 from harness.checks.exchange import Evidence, load_evidence
+from harness.checks.functional import FunctionalCheck
 from harness.checks.pause_control import CONTROL, with_control
 from harness.checks.pause_proof import AFTER, BEFORE, STRESS, Proof, as_notes, from_notes, prove, role_of
 from harness.checks.pause_room import Room, read_room
 from harness.checks.prompts import MOST_TOKENS, PromptMaker, maker_for
 from harness.errors import HarnessError, TargetError
 from harness.evidence.fingerprint import Fingerprint
-from harness.evidence.record import CheckResult, PairResult
+from harness.evidence.record import CheckResult
 from harness.findings import Code, Finding
-from harness.scenario.model import Frozen, Pair
+from harness.scenario.model import Frozen
 
 SERIAL, SHORT, END = "alone", "short", "end"
 SHORT_PROMPT, SHORT_OUTPUT, SHORT_BATCH = 32, 64, 4  # tokens, tokens, requests between two looks at the log
@@ -49,24 +50,11 @@ class PauseResumeParams(WithReference, Frozen):
         return tuple(map(str, range(self.concurrency)))
 
 
-class PauseResume:
+class PauseResume(FunctionalCheck):
     """See the module's docstring."""
 
     kind = "pause-resume"
-    pairable = False
     params: type[BaseModel] = PauseResumeParams
-
-    def problems(self, params: Any) -> list[str]:
-        del params
-        return []
-
-    def command(self, params: Any, *, base_url: str, served_name: str, folder: Path) -> list[str]:
-        del params, base_url, served_name, folder
-        return []
-
-    def begin(self, params: Any, context: CheckContext) -> Begun | None:
-        del params, context
-        return None
 
     def collect(self, params: PauseResumeParams, context: CheckContext, begun: Begun | None) -> None:
         del begun
@@ -127,10 +115,6 @@ class PauseResume:
         }
         told = f"{proof.requests} of {params.concurrency} requests paused, {proof.pauses} pauses"
         return legs.result(findings, metrics, told)
-
-    def pair(self, params: Any, pair: Pair, baseline: Path, candidate: Path, out: Path | None) -> PairResult:
-        del params, baseline, candidate, out
-        return legs.unpaired(pair)
 
     def fingerprint(self, params: PauseResumeParams, folder: Path) -> Fingerprint:
         del folder

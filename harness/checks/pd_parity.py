@@ -8,7 +8,7 @@ control is an idle moment, in which the nodes must count nothing.
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, Field
 
@@ -16,13 +16,13 @@ from harness.checks import legs, pd_proof
 from harness.checks.asking import Ask, Asker
 from harness.checks.base import Begun, CheckContext, WithReference, reference_folder
 from harness.checks.exchange import Evidence, load_evidence
+from harness.checks.functional import FunctionalCheck
 from harness.checks.pd_transfers import NODES, Counting, Moved, load_moved
 from harness.checks.prompts import MOST_TOKENS, maker_for
 from harness.errors import HarnessError
 from harness.evidence.fingerprint import Fingerprint
-from harness.evidence.record import CheckResult, PairResult
+from harness.evidence.record import CheckResult
 from harness.findings import Code, Finding, verdict_of
-from harness.scenario.model import Pair
 from harness.verdict import Verdict
 
 IDLE_S = 1.0
@@ -43,23 +43,14 @@ class PdParityParams(WithReference):
     request_s: float = Field(600, gt=0, description="time limit of one request")
 
 
-class PdParity:
+class PdParity(FunctionalCheck):
     """See the module's docstring."""
 
     kind = "pd-parity"
-    pairable = False
     params: type[BaseModel] = PdParityParams
 
     def problems(self, params: PdParityParams) -> list[str]:
         return [f"lengths: {length} is too short for a prompt" for length in params.lengths if length < 2]
-
-    def command(self, params: Any, *, base_url: str, served_name: str, folder: Path) -> list[str]:
-        del params, base_url, served_name, folder
-        return []
-
-    def begin(self, params: Any, context: CheckContext) -> Begun | None:
-        del params, context
-        return None
 
     def collect(self, params: PdParityParams, context: CheckContext, begun: Begun | None) -> None:
         del begun
@@ -104,10 +95,6 @@ class PdParity:
         told += f", {metrics['moved_tokens']} tokens moved" if "moved_tokens" in metrics else ""
         verdict = verdict_of(findings, without)
         return CheckResult(verdict=verdict, findings=findings, metrics=metrics, told=told)
-
-    def pair(self, params: Any, pair: Pair, baseline: Path, candidate: Path, out: Path | None) -> PairResult:
-        del params, baseline, candidate, out
-        return legs.unpaired(pair)
 
     def fingerprint(self, params: PdParityParams, folder: Path) -> Fingerprint:
         del folder

@@ -8,7 +8,6 @@ import json
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -16,6 +15,7 @@ from harness.accuracy.scoring import is_degenerate
 from harness.checks import legs
 from harness.checks.base import Begun, CheckContext
 from harness.checks.exchange import Line
+from harness.checks.functional import FunctionalCheck
 from harness.checks.probes import PROBES, Kind, Probe
 from harness.engines import openai_dialect
 from harness.engines.client import Client
@@ -24,9 +24,9 @@ from harness.engines.watched import watched
 from harness.errors import HarnessError, TargetError
 from harness.evidence.files import open_regular, write_atomic
 from harness.evidence.fingerprint import Fingerprint
-from harness.evidence.record import CheckResult, PairResult
+from harness.evidence.record import CheckResult
 from harness.findings import Code, Finding
-from harness.scenario.model import Frozen, Pair
+from harness.scenario.model import Frozen
 
 ANSWERS = "probes.jsonl"
 BROKEN = ("abort", "error")
@@ -70,23 +70,14 @@ class ProbeAnswer(Line):
         return f"{ANSWERS} ({self.kind} `{self.name}`)"
 
 
-class Smoke:
+class Smoke(FunctionalCheck):
     """See the module's docstring."""
 
     kind = "smoke"
-    pairable = False
     params: type[BaseModel] = SmokeParams
 
     def problems(self, params: SmokeParams) -> list[str]:
         return [] if params.probes else ["chat and completions are both off: nothing would be asked"]
-
-    def command(self, params: Any, *, base_url: str, served_name: str, folder: Path) -> list[str]:
-        del params, base_url, served_name, folder
-        return []
-
-    def begin(self, params: Any, context: CheckContext) -> Begun | None:
-        del params, context
-        return None
 
     def collect(self, params: SmokeParams, context: CheckContext, begun: Begun | None) -> None:
         del begun
@@ -129,10 +120,6 @@ class Smoke:
         metrics = {"probes": len(answers), "answered": len(answered), "degenerate": looping}
         told = f"{stopped} of {len(answers)} ended by themselves"
         return legs.result(findings, {**metrics, "natural_stop_rate": rate}, told)
-
-    def pair(self, params: Any, pair: Pair, baseline: Path, candidate: Path, out: Path | None) -> PairResult:
-        del params, baseline, candidate, out
-        return legs.unpaired(pair)
 
     def fingerprint(self, params: SmokeParams, folder: Path) -> Fingerprint:
         del folder
