@@ -5,8 +5,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from harness.errors import HarnessError
 from harness.host import locks
@@ -17,24 +15,12 @@ _CPU = Path("/sys/devices/system/cpu")
 
 
 @dataclass(slots=True)
-class CpuLease:
+class CpuLease(locks.Holding):
     """Logical CPU numbers, ours until released; a context manager. `note` is for people, mostly empty."""
 
     cpus: tuple[int, ...]
     note: str = ""
     _locks: list[locks.Lock] = field(default_factory=list, repr=False)
-
-    def release(self) -> None:
-        while self._locks:
-            self._locks.pop().release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
 
 
 def cores() -> dict[int, tuple[int, ...]]:

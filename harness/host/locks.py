@@ -81,6 +81,29 @@ class Lock:
         self.release()
 
 
+class Holding:
+    """Base of leases: holds locks until released; a context manager. A lease declares the field `_locks`."""
+
+    __slots__ = ()
+    _locks: list[Lock]
+
+    def keep(self, lock: Lock) -> None:
+        """Hold this lock for as long as the lease lasts."""
+        self._locks.append(lock)
+
+    def release(self) -> None:
+        while self._locks:
+            self._locks.pop().release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
 def try_lock(name: str, purpose: str = "") -> Lock | None:
     """The lock, or None while another process (or another part of this one) holds it. Does not wait.
 

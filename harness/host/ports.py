@@ -4,8 +4,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from harness.errors import HarnessError
 from harness.findings import Code
@@ -22,27 +20,11 @@ _IPV4 = Path("/proc/sys/net/ipv4")
 
 
 @dataclass(slots=True)
-class PortLease:
+class PortLease(locks.Holding):
     """Ports by name, ours until released; a context manager."""
 
     ports: dict[str, int]
     _locks: list[locks.Lock] = field(default_factory=list, repr=False)
-
-    def keep(self, lock: locks.Lock) -> None:
-        """Hold this lock for as long as the lease lasts."""
-        self._locks.append(lock)
-
-    def release(self) -> None:
-        while self._locks:
-            self._locks.pop().release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
 
 
 class PortBook:
