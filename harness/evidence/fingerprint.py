@@ -6,7 +6,7 @@ Everything is compared; what may differ is exempted by name. A key that only one
 import fnmatch
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -81,9 +81,11 @@ def parity_findings(
     ]
 
 
-def without_checks(fingerprint: Fingerprint, names: Collection[str]) -> Fingerprint:
-    """Without what these checks were asked with."""
-    fronts = tuple(f"check.{name}." for name in names)
+def up_to_check(fingerprint: Fingerprint, checks: Sequence[str], last: str) -> Fingerprint:
+    """Without what the checks that ran after `last` were asked with: they cannot have touched it. `checks` are
+    all of the lane, in order."""
+    later = checks[checks.index(last) + 1 :] if last in checks else []
+    fronts = tuple(f"check.{name}." for name in later)
     return {key: value for key, value in fingerprint.items() if not key.startswith(fronts)}
 
 

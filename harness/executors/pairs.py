@@ -11,7 +11,7 @@ from harness.evidence.fingerprint import (
     idle_exemptions,
     parity_findings,
     read_fingerprint,
-    without_checks,
+    up_to_check,
 )
 from harness.evidence.record import LaneRecord, PairResult
 from harness.findings import Code, Finding, verdict_of
@@ -24,22 +24,20 @@ ESSENTIAL = "config.kv_dtype"  # where the server does not tell it, nobody knows
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Side:
-    """One lane of a pair: its folder, the verdict that it earned with the pair's check, and the checks that
-    ran after that one, which cannot have touched it."""
+    """One lane of a pair: its folder, the verdict that it earned with the pair's check, and all its checks in
+    the order in which they ran."""
 
     name: str
     folder: Path
     verdict: Verdict
-    later: frozenset[str] = frozenset()
+    checks: tuple[str, ...] = ()
 
 
 def side_of(folder: Path, record: LaneRecord, check: str, more: Sequence[Finding] = ()) -> Side:
     """A lane as one side of a pair on `check`; `more` are findings that the record does not have."""
     own = record.checks[check].verdict if check in record.checks else Verdict.INVALID
-    checks = list(record.check_params)
-    later = checks[checks.index(check) + 1 :] if check in checks else []
     verdict = verdict_of([*record.findings, *more], own)
-    return Side(name=record.name, folder=folder, verdict=verdict, later=frozenset(later))
+    return Side(name=record.name, folder=folder, verdict=verdict, checks=tuple(record.check_params))
 
 
 def judge_pair(
@@ -56,7 +54,9 @@ def judge_pair(
     broken = any(side.verdict in (Verdict.INFRA, Verdict.FAIL) for side in (baseline, candidate))
     if broken or not all(folder.is_dir() for folder in folders):
         return PairResult(verdict=verdict_of(findings, Verdict.SKIPPED), findings=findings)
-    keys = [without_checks(read_fingerprint(side.folder), side.later) for side in (baseline, candidate)]
+    keys = [
+        up_to_check(read_fingerprint(side.folder), side.checks, pair.check) for side in (baseline, candidate)
+    ]
     findings += parity_findings(keys[0], keys[1], pair.may_differ)
     findings += _not_known(keys[0], keys[1])
     findings += _idle(keys[0], keys[1], pair)

@@ -15,7 +15,7 @@ from harness.deploy.identity import lane_fingerprint
 from harness.engines.base import Engine, Launch
 from harness.errors import HarnessError
 from harness.evidence.digests import check_digests
-from harness.evidence.fingerprint import Fingerprint, diff, read_fingerprint, without_checks
+from harness.evidence.fingerprint import Fingerprint, diff, read_fingerprint, up_to_check
 from harness.evidence.record import LaneRecord, RunRecord, ServerRecord
 from harness.evidence.run_dir import RunDir
 from harness.findings import Code, Finding
@@ -119,7 +119,7 @@ def late_objections(run: RunDir, scenario: Scenario, lane: str) -> list[str]:
             continue
         try:
             sides = [
-                without_checks(read_fingerprint(run.lane(name)), _later(scenario.lanes[name], pair.check))
+                up_to_check(read_fingerprint(run.lane(name)), list(scenario.lanes[name].checks), pair.check)
                 for name in (pair.baseline, pair.candidate)
             ]
         except HarnessError:
@@ -129,9 +129,3 @@ def late_objections(run: RunDir, scenario: Scenario, lane: str) -> list[str]:
             for item in diff(sides[0], sides[1], pair.may_differ)
         )
     return found
-
-
-def _later(lane: Lane, check: str) -> list[str]:
-    """Checks of the lane that run after this one."""
-    names = list(lane.checks)
-    return names[names.index(check) + 1 :] if check in names else []
