@@ -82,8 +82,8 @@ def parity_findings(
 
 
 def up_to_check(fingerprint: Fingerprint, checks: Sequence[str], last: str) -> Fingerprint:
-    """Without what the checks that ran after `last` were asked with: they cannot have touched it. `checks` are
-    all of the lane, in order."""
+    """Without what the checks that ran after `last` were asked with: they cannot have touched it. `checks`
+    are all of the lane, in order."""
     later = checks[checks.index(last) + 1 :] if last in checks else []
     fronts = tuple(f"check.{name}." for name in later)
     return {key: value for key, value in fingerprint.items() if not key.startswith(fronts)}

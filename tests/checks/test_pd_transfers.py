@@ -61,7 +61,7 @@ def test_growth_of_each_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     decode = Engine([TransferTotals(requests=8), TransferTotals(requests=9)])
     counter = counting(tmp_path, prefill=prefill, decode=decode, router=Engine([None]))
     with counter.around("cold", "64"):
-        pass
+        assert load_moved(tmp_path) == []  # told when the request is over
     lines = of(load_moved(tmp_path), "cold", "64")
     assert lines[0] == Moved(leg="cold", case="64", role="prefill", requests=1, size=250)
     assert lines[1] == Moved(leg="cold", case="64", role="decode", requests=1)
@@ -71,7 +71,7 @@ def test_growth_of_each_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_nothing_moved(tmp_path: Path) -> None:
     node = Engine([TransferTotals(requests=3, size=100, tokens=7)])
     with counting(tmp_path, prefill=node).around("idle", ""):
-        pass
+        assert load_moved(tmp_path) == []  # told when the request is over
     (line,) = load_moved(tmp_path)
     assert (line.size, line.tokens, line.any) == (0, 0, False)
 
@@ -79,7 +79,7 @@ def test_nothing_moved(tmp_path: Path) -> None:
 def test_a_counter_may_be_absent_until_it_first_counts(tmp_path: Path) -> None:
     node = Engine([TransferTotals(), TransferTotals(tokens=64)])
     with counting(tmp_path, decode=node).around("cold", "1"):
-        pass
+        assert load_moved(tmp_path) == []  # told when the request is over
     assert load_moved(tmp_path) == [Moved(leg="cold", case="1", role="decode", tokens=64)]
 
 
@@ -90,7 +90,7 @@ def test_requests_alone_are_no_proof() -> None:
 @pytest.mark.parametrize("engine", [Engine([None]), Engine([TransferTotals(size=1), None])])
 def test_a_node_that_cannot_be_read_proves_nothing(tmp_path: Path, engine: Engine) -> None:
     with counting(tmp_path, decode=engine).around("cold", "1"):
-        pass
+        assert load_moved(tmp_path) == []  # told when the request is over
     assert load_moved(tmp_path) == []
 
 

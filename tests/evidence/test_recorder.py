@@ -674,7 +674,7 @@ class TestLife:
     def test_evidence_is_never_overwritten(self, out: Path) -> None:
         out.write_text("earlier\n")
         with pytest.raises(HarnessError, match="earlier recording"), Recorder("http://127.0.0.1:9", out):
-            pass
+            pytest.fail("it recorded over the earlier evidence")
         assert out.read_text() == "earlier\n"
 
     def test_folder_that_cannot_be_written(self, tmp_path: Path) -> None:
