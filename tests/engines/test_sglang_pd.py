@@ -1,19 +1,20 @@
 """SGLang as a P/D lane: commands of the nodes and the router, and proof of transfers, as SGLang 0.5.23 and
 router 0.3.2 tell it."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.engines import engine_of
-from harness.engines.base import Launch, Transfer, TransferTotals
+from harness.engines.base import Transfer, TransferTotals
 from harness.engines.sglang import Sglang
 from harness.engines.sglang_router import SglangRouter
 from harness.engines.sglang_transfers import MIB, transfers
 from harness.errors import TargetError
 from harness.scenario.model import FlagValue
 from tests.engines.canned import Canned
+from tests.engines.pd_launch import pd_launch
 
 SGLANG, ROUTER = Sglang(), SglangRouter()
 PREFILL = (
@@ -34,21 +35,7 @@ FAILED = (
 )
 
 
-def launch(role: str, flags: dict[str, FlagValue] | None = None, **more: Any) -> Launch:
-    flags = flags or {}
-    names = engine_of("sglang", role).ports(role, flags)
-    fields: dict[str, Any] = {
-        "lane": "pd",
-        "role": role,
-        "model_path": "/models/smol",
-        "served_name": "smol",
-        "flags": flags,
-        "env": {},
-        "ports": {name: 20300 + number for number, name in enumerate(names)},
-        "folder": Path("/tmp"),
-        "python": "/venv/bin/python",
-    }
-    return Launch(**{**fields, **more})
+launch = partial(pd_launch, "sglang")
 
 
 def test_commands_of_the_nodes() -> None:

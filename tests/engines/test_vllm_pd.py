@@ -6,20 +6,21 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from harness.engines import engine_of
-from harness.engines.base import Launch, TransferTotals
+from harness.engines.base import TransferTotals
 from harness.engines.client import Client
 from harness.engines.vllm import Vllm
 from harness.engines.vllm_router import PROGRAM, VllmRouter
 from harness.host.ports import PortBook
 from harness.scenario.model import FlagValue
 from tests.engines.canned import Canned
+from tests.engines.pd_launch import pd_launch
 from tests.servers.scripted import Received, Script, Scripted, answer
 
 VLLM, ROUTER = Vllm(), VllmRouter()
@@ -27,21 +28,7 @@ FILES: dict[str, FlagValue] = {"--kv-transfer-config.kv_connector": "ExampleConn
 NIXL: dict[str, FlagValue] = {"--kv-transfer-config.kv_connector": "NixlConnector"}
 
 
-def launch(role: str, flags: dict[str, FlagValue] | None = None, **more: Any) -> Launch:
-    flags = flags or {}
-    names = engine_of("vllm", role).ports(role, flags)
-    fields: dict[str, Any] = {
-        "lane": "pd",
-        "role": role,
-        "model_path": "/models/smol",
-        "served_name": "smol",
-        "flags": flags,
-        "env": {},
-        "ports": {name: 20300 + number for number, name in enumerate(names)},
-        "folder": Path("/runs/pd"),
-        "python": "/venv/bin/python",
-    }
-    return Launch(**{**fields, **more})
+launch = partial(pd_launch, "vllm")
 
 
 def test_commands_of_the_nodes() -> None:

@@ -12,6 +12,17 @@ from harness.simulator.types import Done, Limits, Request, Token
 
 TOKENIZER = ByteTokenizer()
 MANY_PASSES = 100_000
+# The lab's pool for pause and resume: eight requests of 257 + 512 tokens do not fit.
+SMALL = Limits(
+    max_total_token_num=4096,
+    max_req_total_len=3072,
+    page_size=16,
+    hash_page=128,
+    running_max_req_size=8,
+    batch_max_tokens=1024,
+    chunked_prefill_size=257,
+    router_token_ratio=1.0,
+)
 
 
 def prompt(length: int, name: str = "") -> tuple[int, ...]:

@@ -6,18 +6,7 @@ import pytest
 
 from harness.simulator.admission import OutputEstimate
 from harness.simulator.types import Limits
-from tests.simulator.core import Engine, prompt
-
-SMALL = Limits(
-    max_total_token_num=4096,
-    max_req_total_len=3072,
-    page_size=16,
-    hash_page=128,
-    running_max_req_size=8,
-    batch_max_tokens=1024,
-    chunked_prefill_size=257,
-    router_token_ratio=1.0,
-)
+from tests.simulator.core import SMALL, Engine, prompt
 
 
 def test_the_estimate_moves_fast_and_then_slowly() -> None:

@@ -6,23 +6,13 @@ import pytest
 
 from harness.simulator.core_faults import CoreFaults
 from harness.simulator.types import Limits
-from tests.simulator.core import Answer, Engine, prompt
+from tests.simulator.core import SMALL, Answer, Engine, prompt
 
-SMALL = Limits(
-    max_total_token_num=4096,
-    max_req_total_len=3072,
-    page_size=16,
-    hash_page=128,
-    running_max_req_size=8,
-    batch_max_tokens=1024,
-    chunked_prefill_size=257,
-    router_token_ratio=1.0,
-    mtp_step=2,
-)
+SPECULATING = replace(SMALL, mtp_step=2)
 PROMPTS = [prompt(257, f"stress {number}") for number in range(8)]
 
 
-def stressed(faults: CoreFaults | None = None, limits: Limits = SMALL) -> tuple[Engine, list[Answer]]:
+def stressed(faults: CoreFaults | None = None, limits: Limits = SPECULATING) -> tuple[Engine, list[Answer]]:
     """Eight requests of 257 + 512 tokens at once, with an estimate that admits them all."""
     engine = Engine(limits, faults)
     engine.expect_outputs_of(200)
@@ -30,12 +20,12 @@ def stressed(faults: CoreFaults | None = None, limits: Limits = SMALL) -> tuple[
 
 
 def serial() -> list[list[int]]:
-    return [Engine(SMALL).ask(ids, 512).ids for ids in PROMPTS]
+    return [Engine(SPECULATING).ask(ids, 512).ids for ids in PROMPTS]
 
 
 @pytest.mark.parametrize("mtp_step", [0, 1, 2])
 def test_requests_pause_recover_and_end_whole(mtp_step: int) -> None:
-    engine, answers = stressed(limits=replace(SMALL, mtp_step=mtp_step))
+    engine, answers = stressed(limits=replace(SPECULATING, mtp_step=mtp_step))
     heard = engine.heard
     assert heard.of("paused")
     assert sorted(heard.of("paused")) == sorted(heard.of("recovered"))
@@ -49,19 +39,19 @@ def test_requests_pause_recover_and_end_whole(mtp_step: int) -> None:
 
 
 def test_nothing_pauses_in_a_large_pool() -> None:
-    engine, answers = stressed(limits=replace(SMALL, max_total_token_num=65536))
+    engine, answers = stressed(limits=replace(SPECULATING, max_total_token_num=65536))
     assert engine.heard.of("paused") == []
     assert [answer.ids for answer in answers] == serial()
 
 
 def test_nothing_pauses_where_the_estimate_admits_five() -> None:
-    engine = Engine(SMALL)
+    engine = Engine(SPECULATING)
     engine.together(PROMPTS, 512)
     assert engine.heard.of("paused") == []
 
 
 def test_serial_references_and_short_requests_bring_the_estimate_down() -> None:
-    engine = Engine(SMALL)
+    engine = Engine(SPECULATING)
     references = [engine.ask(ids, 512) for ids in PROMPTS]
     for number in range(27):
         engine.ask(prompt(30, f"short {number}"), 8)
@@ -72,7 +62,7 @@ def test_serial_references_and_short_requests_bring_the_estimate_down() -> None:
 
 def test_only_two_pause_in_a_pass_in_which_all_eight_run_short() -> None:
     """Eight requests of 512 tokens fill the pool, and all need the next page in the same pass."""
-    limits = replace(SMALL, page_size=64, hash_page=64, batch_max_tokens=4096, mtp_step=0)
+    limits = replace(SPECULATING, page_size=64, hash_page=64, batch_max_tokens=4096, mtp_step=0)
     engine = Engine(limits)
     engine.expect_outputs_of(200)
     for ids in PROMPTS:
@@ -85,7 +75,7 @@ def test_only_two_pause_in_a_pass_in_which_all_eight_run_short() -> None:
 
 
 def test_recovery_is_tried_every_hundred_passes_and_nothing_new_starts_before() -> None:
-    engine = Engine(SMALL)
+    engine = Engine(SPECULATING)
     engine.expect_outputs_of(200)
     for ids in PROMPTS:
         engine.add(ids, 512)

@@ -4,19 +4,9 @@ import pytest
 
 from harness.simulator.scheduler import Scheduler, Speed
 from harness.simulator.types import Limits, SimulatedEngine
-from tests.simulator.core import TOKENIZER, Engine, prompt
+from tests.simulator.core import SMALL, TOKENIZER, Engine, prompt
 
 LARGE = Limits(max_total_token_num=65536, max_req_total_len=8192, page_size=16, hash_page=512)
-SMALL = Limits(
-    max_total_token_num=4096,
-    max_req_total_len=3072,
-    page_size=16,
-    hash_page=128,
-    running_max_req_size=8,
-    batch_max_tokens=1024,
-    chunked_prefill_size=257,
-    router_token_ratio=1.0,
-)
 
 
 def test_an_idle_engine_does_nothing() -> None:
