@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from harness.checks.base import CheckContext, ServerView
 from harness.checks.exchange import EXCHANGES, FACTS, MARKS, SKIPPED, Exchange, Facts, Line, Mark
 from harness.engines.base import GenerateRequest, Generation, LogFacts
-from harness.engines.client import Client
+from harness.engines.client import Client, RequestFailed
 from harness.errors import HarnessError, TargetError
 from harness.evidence.files import write_atomic
 from harness.findings import Code
@@ -170,7 +170,7 @@ class Asker:
             fields |= _answer(self._context.engine.generate(self._client, request))
         except TargetError as error:
             fields |= {"error": error.what, "latency_s": time.monotonic() - began}
-            self._stalled = self._stalled or getattr(error, "timed_out", False)
+            self._stalled = self._stalled or (isinstance(error, RequestFailed) and error.timed_out)
         except RuntimeError as error:  # the client was closed under our feet: the check is being ended
             fields |= {"error": f"given up: {error}", "latency_s": time.monotonic() - began}
         return _exchange(fields)

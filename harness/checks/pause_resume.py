@@ -25,13 +25,12 @@ from harness.errors import HarnessError, TargetError
 from harness.evidence.fingerprint import Fingerprint
 from harness.evidence.record import CheckResult
 from harness.findings import Code, Finding
-from harness.scenario.model import Frozen
 
 SERIAL, SHORT, END = "alone", "short", "end"
 SHORT_PROMPT, SHORT_OUTPUT, SHORT_BATCH = 32, 64, 4  # tokens, tokens, requests between two looks at the log
 
 
-class PauseResumeParams(WithReference, Frozen):
+class PauseResumeParams(WithReference):
     """Parameters of the `pause-resume` check."""
 
     input_tokens: int = Field(257, ge=2, le=MOST_TOKENS, description="prompt length of the long requests")

@@ -9,7 +9,6 @@ Processes write into one log: their lines interleave, now and then within one li
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal, TypeAlias
 
 from harness.engines.base import AcceptCounters, CachedTokens
@@ -110,29 +109,6 @@ class RequestLog:
     idle: tuple[IdlePool, ...] = ()
     estimates: tuple[Estimate, ...] = ()
 
-    def since(self, line: int) -> "RequestLog":
-        """What stands after this line."""
-        return RequestLog(
-            received=tuple(item for item in self.received if item.line > line),
-            finished=tuple(item for item in self.finished if item.line > line),
-            pauses=tuple(item for item in self.pauses if item.line > line),
-            idle=tuple(item for item in self.idle if item.line > line),
-            estimates=tuple(item for item in self.estimates if item.line > line),
-        )
-
-    def engine_ids(self, request_id: str) -> tuple[int, ...]:
-        """LightLLM's numbers of the prompts that came with this X-Request-Id."""
-        return tuple(item.engine_id for item in self.received if item.request_id == request_id)
-
-    def finished_as(self, request_id: str) -> tuple[Finished, ...]:
-        """Last lines of the prompts that came with this X-Request-Id."""
-        return tuple(item for item in self.finished if item.request_id == request_id)
-
-    def pauses_of(self, request_id: str) -> tuple[Pause, ...]:
-        """Pauses and recoveries of the prompts that came with this X-Request-Id, and of their sequences."""
-        own = set(self.engine_ids(request_id))
-        return tuple(item for item in self.pauses if item.engine_id // GROUP * GROUP in own)
-
 
 def read(lines: LogLines) -> RequestLog:
     """From numbered lines, as they stand in the file or cleaned."""
@@ -157,12 +133,6 @@ def read(lines: LogLines) -> RequestLog:
             pools.add(number, _POOL_FIELDS[match["field"]], int(match["n"]))
     idle = tuple(pools.records)
     return RequestLog(tuple(received), tuple(finished), tuple(pauses), idle, tuple(estimates))
-
-
-def read_file(log: Path) -> RequestLog:
-    """From a whole log. Raises OSError when it cannot be read."""
-    with log.open(encoding="utf-8", errors="replace", newline="\n") as file:
-        return read(enumerate(file, 1))
 
 
 def _messages(lines: LogLines) -> Iterator[tuple[int, str]]:

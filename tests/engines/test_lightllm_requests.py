@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from harness.engines.base import AcceptCounters, CachedTokens
-from harness.engines.lightllm_requests import IdlePool, Pause, RequestLog, read, read_file
+from harness.engines.lightllm_facts import log_facts
+from harness.engines.lightllm_requests import Finished, IdlePool, Pause, RequestLog, read
 from tests.engines.canned import DATA
 
 FILE = DATA / "lightllm-requests.txt"
@@ -13,9 +14,14 @@ STAMP = "DEBUG 09-20 03:04:05 [infer_batch.py:302] "
 POOL = ("radix refed token num {}", "radix hold token num {}", "mem manager can alloc token num {}")
 
 
+def from_file(path: Path) -> RequestLog:
+    with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
+        return read(enumerate(file, 1))
+
+
 @pytest.fixture
 def log() -> RequestLog:
-    return read_file(FILE)
+    return from_file(FILE)
 
 
 def of(*messages: str) -> RequestLog:
@@ -27,20 +33,22 @@ def received(request: str, engine: int, word: str = "received") -> str:
     return f"{word} req {ids}"
 
 
+def finished(log: RequestLog, request: str) -> tuple[Finished, ...]:
+    return tuple(item for item in log.finished if item.request_id == request)
+
+
 def test_ids(log: RequestLog) -> None:
     found = {item.request_id: item.engine_id for item in log.received}
     assert found == {"abc-0-cold": 8, "abc-0-warm": 16, "abc-0-reloaded": 24, "abc-0-old": 32, "stress": 96}
-    assert log.engine_ids("abc-0-reloaded") == (24,)  # in the older spelling
-    assert log.engine_ids("abc-0") == ()  # no part of a name will do
 
 
 def test_prompts_of_one_http_request() -> None:
     log = of(received("batch", 8), received("batch", 16), received("other", 24))
-    assert log.engine_ids("batch") == (8, 16)
+    assert [item.engine_id for item in log.received if item.request_id == "batch"] == [8, 16]
 
 
 def test_finished_with_tiers(log: RequestLog) -> None:
-    (warm,) = log.finished_as("abc-0-warm")
+    (warm,) = finished(log, "abc-0-warm")
     assert warm.cached == CachedTokens(total=2048, device=2048, host=0, storage=0)
     assert (warm.prompt_tokens, warm.generated, warm.engine_id) == (2305, 32, 16)
     assert warm.first_token_ms == pytest.approx(93.381, abs=1e-3)
@@ -50,32 +58,31 @@ def test_finished_with_tiers(log: RequestLog) -> None:
 
 
 def test_finished_with_all_that_newer_releases_tell(log: RequestLog) -> None:
-    (reloaded,) = log.finished_as("abc-0-reloaded")
+    (reloaded,) = finished(log, "abc-0-reloaded")
     assert reloaded.cached == CachedTokens(total=2176, device=0, host=2176, storage=0)
     assert reloaded.accept == AcceptCounters(proposed=28, accepted=18, steps=14)
     assert reloaded.fields["mtp_avg_verify_tokens_per_step"] == 3.0
 
 
 def test_finished_without_tiers(log: RequestLog) -> None:
-    (old,) = log.finished_as("abc-0-old")
+    (old,) = finished(log, "abc-0-old")
     assert old.cached == CachedTokens(total=2048)
     assert old.tokens_per_step == 1.0
 
 
 def test_a_request_that_came_in_has_not_finished(log: RequestLog) -> None:
-    assert log.finished_as("abc-0-cold") == ()
+    assert finished(log, "abc-0-cold") == ()
 
 
 def test_pauses(log: RequestLog) -> None:
-    kinds = [(item.engine_id, item.kind) for item in log.pauses_of("stress")]
-    assert kinds == [(96, "paused"), (96, "recovered")]
-    assert log.pauses_of("abc-0-warm") == ()
-    assert log.since(log.pauses[0].line).pauses == log.pauses[1:]
-    assert log.since(10**9) == RequestLog()
+    assert [(item.engine_id, item.kind) for item in log.pauses] == [(96, "paused"), (96, "recovered")]
+    told = log_facts(enumerate(FILE.read_text(encoding="utf-8", errors="replace").split("\n"), 1)).requests
+    assert (told["stress"].paused, told["stress"].recovered) == tuple((item.line,) for item in log.pauses)
+    assert (told["abc-0-warm"].paused, told["abc-0-warm"].recovered) == ((), ())
 
 
 def test_pauses_of_the_sequences_of_one_request() -> None:
-    log = of(
+    messages = (
         received("n", 96),
         received("next", 104),
         "infer paused req id 97",
@@ -83,11 +90,15 @@ def test_pauses_of_the_sequences_of_one_request() -> None:
         "infer recover paused req id 97",
         "infer paused req id 97",
     )
-    assert log.pauses_of("n") == (
+    assert of(*messages).pauses == (
         Pause(line=3, engine_id=97, kind="paused"),
+        Pause(line=4, engine_id=104, kind="paused"),
         Pause(line=5, engine_id=97, kind="recovered"),
         Pause(line=6, engine_id=97, kind="paused"),
     )
+    told = log_facts(enumerate((STAMP + message for message in messages), 1)).requests
+    assert (told["n"].paused, told["n"].recovered) == ((3, 6), (5,))
+    assert (told["next"].paused, told["next"].recovered) == ((4,), ())
 
 
 def test_estimates(log: RequestLog) -> None:
@@ -127,7 +138,7 @@ def test_colours_carriage_returns_and_lines_in_one() -> None:
     glued = f"{STAMP}infer paused req id 96\x1b[0m{STAMP}infer recover paused req id 96\r\n"
     log = read([(5, f"\x1b[32m{glued}"), (6, f"Loading 50%|####  | {STAMP}{received('a', 8)}")])
     assert [(item.line, item.kind) for item in log.pauses] == [(5, "paused"), (5, "recovered")]
-    assert log.engine_ids("a") == (8,)
+    assert [(item.request_id, item.engine_id) for item in log.received] == [("a", 8)]
 
 
 def test_what_others_write_is_not_believed() -> None:
@@ -151,7 +162,7 @@ def test_damaged_lines_are_passed_over(tmp_path: Path) -> None:
     for cut in range(0, len(whole), 7):
         path = tmp_path / "log"
         path.write_bytes(whole[:cut] + b"\xff\xfe\x00" + whole[cut + 3 :])
-        assert len(read_file(path).received) <= 5
+        assert len(from_file(path).received) <= 5
 
 
 def test_a_million_lines_are_read_in_seconds() -> None:
