@@ -44,7 +44,7 @@ HOMES = {
     "pynvml": {"host/gpu/nvml.py"},
     "tokenizers": {"checks/prompts.py", "simulator/tokenizer.py"},
     "yaml": {"scenario"},
-    "xllamacpp": {"engines/llama_server.py"},
+    "xllamacpp": {"engines/llamacpp/llama_server.py"},
     "lm_eval": set(),
 }
 
@@ -96,18 +96,34 @@ def test_third_party_packages_stay_in_their_homes(path: Path) -> None:
             assert any(place == home or place.startswith(f"{home}/") for home in allowed), f"{place}: {name}"
 
 
+def _members(family: str) -> set[str]:
+    """The file, or the folder, of each entry of a family's table."""
+    table: dict[str, object] = {**ENGINES} if family == "engines" else {**CHECKS}
+    return {type(member).__module__.split(".")[2] for member in table.values()}
+
+
 @pytest.mark.parametrize("family", ["engines", "checks"])
 def test_members_of_a_family_do_not_import_one_another(family: str) -> None:
-    table: dict[str, object] = {**ENGINES} if family == "engines" else {**CHECKS}
-    members = {type(member).__module__.rpartition(".")[2] for member in table.values()}
+    members = _members(family)
     assert members
     for member in members:
-        for name in _imports(ROOT / family / f"{member}.py"):
-            parts = name.split(".")
-            is_sibling = (
-                parts[:2] == ["harness", family] and len(parts) > 2 and parts[2] in members - {member}
-            )
-            assert not is_sibling, f"{family}/{member}.py imports {name}"
+        place = ROOT / family / member
+        for path in place.glob("*.py") if place.is_dir() else [place.with_suffix(".py")]:
+            for name in _imports(path):
+                parts = name.split(".")
+                is_sibling = (
+                    parts[:2] == ["harness", family] and len(parts) > 2 and parts[2] in members - {member}
+                )
+                assert not is_sibling, f"{path} imports {name}"
+
+
+def test_an_engine_has_a_folder_of_its_own_and_the_shared_files_know_no_engine() -> None:
+    engines = ROOT / "engines"
+    members = _members("engines")
+    assert all((engines / member).is_dir() for member in members)
+    for path in engines.glob("*.py"):
+        known = {name.split(".")[2] for name in _imports(path) if name.count(".") > 1} & members
+        assert not known or path.name == "__init__.py", f"{path.name} imports {known}"
 
 
 def test_no_file_is_two_rooms_in_one() -> None:

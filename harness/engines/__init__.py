@@ -1,12 +1,12 @@
-"""One file per inference server. The dict is the whole plug-in system."""
+"""One folder per inference server. The dict is the whole plug-in system."""
 
 from harness.engines.base import Engine
-from harness.engines.lightllm import Lightllm
-from harness.engines.llamacpp import LlamaCpp
-from harness.engines.sglang import Sglang
-from harness.engines.sglang_router import SglangRouter
-from harness.engines.vllm import Vllm
-from harness.engines.vllm_router import VllmRouter
+from harness.engines.lightllm.adapter import Lightllm
+from harness.engines.llamacpp.adapter import LlamaCpp
+from harness.engines.sglang.adapter import Sglang
+from harness.engines.sglang.router import SglangRouter
+from harness.engines.vllm.adapter import Vllm
+from harness.engines.vllm.router import VllmRouter
 
 ENGINES: dict[str, Engine] = {
     "llamacpp": LlamaCpp(),

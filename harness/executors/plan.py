@@ -209,7 +209,7 @@ def _plan_lane(lane: Lane, ports: PortBook, gpus: GpuBook) -> PlannedLane:
     launches = introduced([server.launch for server in servers])
     servers = [replace(server, launch=launch) for server, launch in zip(servers, launches, strict=True)]
     checks = tuple(parse_check(name, given) for name, given in lane.checks.items())
-    skip = requirements.unmet(lane.requires, wanted, gpus.inventory)
+    skip = lane.skip or requirements.unmet(lane.requires, wanted, gpus.inventory)
     return PlannedLane(lane=lane, servers=tuple(servers), checks=checks, skip=skip)
 
 

@@ -70,6 +70,7 @@ class Lane(Frozen):
     timeouts: Timeouts = Timeouts()
     required: bool = Field(True, description="false: a SKIPPED lane does not worsen the run")
     requires: dict[str, Any] = Field(default_factory=dict, description="hardware conditions")
+    skip: str = Field("", description="why the lane is SKIPPED wherever it is run; none: it runs")
     minutes: float = Field(
         10, gt=0, description="expected duration; lanes are packed on the GPUs by it, longest first"
     )

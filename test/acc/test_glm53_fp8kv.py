@@ -12,7 +12,7 @@ from cold_reference import KIND as COLD_REFERENCE
 from cold_reference import cold_reference
 from running_server import RunningServer, arguments, connect, main, report, run_check, unpack_reference
 
-from harness.engines.lightllm import Lightllm
+from harness.engines.lightllm.adapter import Lightllm
 
 BOUNDARY, RELOAD = "cache-boundary", "cpu-reload"
 LENGTHS, OUTPUT = (2304, 2305, 2306, 2307), 32

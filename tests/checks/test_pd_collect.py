@@ -15,8 +15,8 @@ from harness.checks.exchange import load_evidence
 from harness.checks.pd_parity import PdParity, PdParityParams
 from harness.checks.pd_transfers import load_moved
 from harness.codes import Code
-from harness.engines.vllm import Vllm
-from harness.engines.vllm_router import VllmRouter
+from harness.engines.vllm.adapter import Vllm
+from harness.engines.vllm.router import VllmRouter
 from harness.evidence.record import CheckResult
 from harness.verdict import Verdict
 from tests.checks.evidence_files import Story, exchange

@@ -15,8 +15,8 @@ from harness.codes import Code
 from harness.deploy.deployment import Deployment, deploy
 from harness.engines.base import Engine, GenerateRequest, Generation, Launch
 from harness.engines.client import Client, RequestFailed
-from harness.engines.lightllm_log import GRAMMAR
-from harness.engines.llamacpp import LlamaCpp
+from harness.engines.lightllm.log import GRAMMAR
+from harness.engines.llamacpp.adapter import LlamaCpp
 from harness.errors import TargetError
 from harness.events import Silent
 from harness.executors.plan import introduced

@@ -10,7 +10,7 @@ import pytest
 
 from harness.engines import ENGINES
 from harness.engines.base import AcceptCounters, CachedTokens, GenerateRequest, Generation, KvCapacity, Launch
-from harness.engines.lightllm import Lightllm
+from harness.engines.lightllm.adapter import Lightllm
 from harness.errors import TargetError
 from harness.scenario.model import FlagValue
 from tests.engines.canned import DATA, Canned, recorded

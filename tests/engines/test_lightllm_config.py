@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from harness.engines.lightllm_config import log_says, logged_arguments
+from harness.engines.lightllm.config import log_says, logged_arguments
 
 STAMP = "INFO 09-20 03:04:05 [api_start.py:320] "
 WANTED: dict[str, Any] = {"tp": 4, "llm_kv_type": "None", "eos_id": [1, 2], "mtp_mode": None}

@@ -3,9 +3,9 @@
 import pytest
 
 from harness.engines.base import Transfer
-from harness.engines.lightllm import Lightllm
-from harness.engines.lightllm_facts import log_facts
-from harness.engines.lightllm_pd import PdLog, read
+from harness.engines.lightllm.adapter import Lightllm
+from harness.engines.lightllm.facts import log_facts
+from harness.engines.lightllm.pd import PdLog, read
 from harness.errors import TargetError
 from tests.engines.canned import Canned
 

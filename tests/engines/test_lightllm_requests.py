@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from harness.engines.base import AcceptCounters, CachedTokens
-from harness.engines.lightllm_facts import log_facts
-from harness.engines.lightllm_requests import Finished, IdlePool, Pause, RequestLog, read
+from harness.engines.lightllm.facts import log_facts
+from harness.engines.lightllm.requests import Finished, IdlePool, Pause, RequestLog, read
 from tests.engines.canned import DATA
 
 FILE = DATA / "lightllm-requests.txt"

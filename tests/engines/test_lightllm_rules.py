@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.engines.lightllm_rules import start_problems
+from harness.engines.lightllm.rules import start_problems
 from harness.scenario.model import FlagValue
 
 GLM: dict[str, object] = {"model_type": "glm5_next", "kv_lora_rank": 512}

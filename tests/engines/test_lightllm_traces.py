@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.engines.lightllm_traces import LightllmTraces, leftovers_of
+from harness.engines.lightllm.traces import LightllmTraces, leftovers_of
 from tests.engines.canned import DATA
 
 OURS, OTHERS = "0123456789abcdef_0", "fedcba9876543210_0"

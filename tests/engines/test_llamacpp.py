@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.engines.base import AcceptCounters, CachedTokens, GenerateRequest, Launch
-from harness.engines.llamacpp import LlamaCpp
+from harness.engines.llamacpp.adapter import LlamaCpp
 from harness.errors import ConfigError, TargetError
 from harness.scenario.model import FlagValue
 from tests.engines.canned import DATA, Canned, recorded

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from harness import models
-from harness.engines import llama_server
 from harness.engines.base import GenerateRequest, Launch
 from harness.engines.client import Client
-from harness.engines.llamacpp import LlamaCpp
+from harness.engines.llamacpp import llama_server
+from harness.engines.llamacpp.adapter import LlamaCpp
 from harness.errors import TargetError
 from harness.scenario.model import FlagValue
 
@@ -217,7 +217,7 @@ def test_what_it_logged_is_written_before_it_ends(tmp_path: Path) -> None:
 
 def test_a_build_without_the_hook_is_given_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
-    monkeypatch.setattr("harness.engines.llama_server.time.sleep", waited.append)
+    monkeypatch.setattr("harness.engines.llamacpp.llama_server.time.sleep", waited.append)
     llama_server.flush_log(json)  # a library with no such function
     assert waited == [llama_server.LAST_WORDS_S]
 

@@ -17,8 +17,8 @@ import pytest
 
 from harness.engines.base import Engine, GenerateRequest, Launch
 from harness.engines.client import Client
-from harness.engines.sglang import Sglang
-from harness.engines.vllm import Vllm
+from harness.engines.sglang.adapter import Sglang
+from harness.engines.vllm.adapter import Vllm
 from harness.errors import TargetError
 from harness.scenario.model import FlagValue
 

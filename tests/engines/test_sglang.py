@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.engines.base import AcceptCounters, CachedTokens, GenerateRequest, Launch
-from harness.engines.sglang import Sglang
+from harness.engines.sglang.adapter import Sglang
 from harness.errors import TargetError
 from harness.scenario.model import FlagValue
 from tests.engines.canned import Canned, recorded

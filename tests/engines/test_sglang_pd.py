@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from harness.engines.base import Transfer, TransferTotals
-from harness.engines.sglang import Sglang
-from harness.engines.sglang_router import SglangRouter
-from harness.engines.sglang_transfers import MIB, transfers
+from harness.engines.sglang.adapter import Sglang
+from harness.engines.sglang.router import SglangRouter
+from harness.engines.sglang.transfers import MIB, transfers
 from harness.errors import TargetError
 from harness.scenario.model import FlagValue
 from tests.engines.canned import Canned

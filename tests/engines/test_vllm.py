@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.engines.base import AcceptCounters, CachedTokens, GenerateRequest, Launch
-from harness.engines.vllm import Vllm
+from harness.engines.vllm.adapter import Vllm
 from harness.errors import TargetError
 from harness.scenario.model import FlagValue
 from tests.engines.canned import Canned, recorded

@@ -15,8 +15,8 @@ import pytest
 
 from harness.engines.base import TransferTotals
 from harness.engines.client import Client
-from harness.engines.vllm import Vllm
-from harness.engines.vllm_router import PROGRAM, VllmRouter
+from harness.engines.vllm.adapter import Vllm
+from harness.engines.vllm.router import PROGRAM, VllmRouter
 from harness.host.ports import PortBook
 from harness.scenario.model import FlagValue
 from tests.engines.canned import Canned

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.engines.base import Transfer
-from harness.engines.lightllm_pd import PdLog, read
+from harness.engines.lightllm.pd import PdLog, read
 from harness.simulator import http, start_args
 from harness.simulator.assembly import Told, assemble
 from harness.simulator.faults import Planted

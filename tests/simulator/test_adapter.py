@@ -8,8 +8,8 @@ import pytest
 
 from harness.engines.base import GenerateRequest, Launch
 from harness.engines.client import Client
-from harness.engines.lightllm import Lightllm
-from harness.engines.lightllm_traces import leftovers_of
+from harness.engines.lightllm.adapter import Lightllm
+from harness.engines.lightllm.traces import leftovers_of
 from tests.simulator.launched import SITE, Launched, launched, model_dir, names_of, words
 
 pytestmark = pytest.mark.process

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.engines.lightllm_log import GRAMMAR
+from harness.engines.lightllm.log import GRAMMAR
 from harness.simulator.log import Log
 from tests.simulator.launched import fault, inside, launched, words
 from tests.simulator.log_classes import PATTERNS, PREFIX, classes, plain

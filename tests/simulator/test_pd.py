@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.engines.lightllm_facts import log_facts
+from harness.engines.lightllm.facts import log_facts
 from tests.simulator.launched import ids, inside
 from tests.simulator.pd_trio import NODE, PLAIN, TOGETHER, Trio, done_lines, prompt, together
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.engines.lightllm_log import GRAMMAR
+from harness.engines.lightllm.log import GRAMMAR
 from tests.simulator.launched import Launched, fault, free_port, ids, launched, names_of, until, words
 from tests.simulator.log_classes import classes, plain
 from tests.simulator.pd_trio import NODE, PLAIN, joined, launched_pd, pd_log, prompt

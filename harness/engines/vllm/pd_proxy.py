@@ -1,6 +1,6 @@
 """The router of vLLM's P/D lanes: every generation is asked of the prefill node, and then of the decode node.
 
-    python vllm_pd_proxy.py --host HOST --port PORT --prefill URL --decode URL
+    python pd_proxy.py --host HOST --port PORT --prefill URL --decode URL
 
 The prefill node computes the prompt and one token, which is thrown away; what it tells of where the KV is
 (`kv_transfer_params`) goes to the decode node, whose answer is the client's. Its cached tokens are replaced

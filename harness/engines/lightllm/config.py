@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.engines.answers import flatten, without
-from harness.engines.lightllm_rules import is_hybrid
+from harness.engines.lightllm.rules import is_hybrid
 from harness.host.logs import clean
 from harness.scenario.model import Scalar
 

@@ -27,10 +27,10 @@ from harness.engines.cache_sizes import number, whole_units
 from harness.engines.client import Client
 from harness.engines.environment import server_environment
 from harness.engines.flags import given, render
-from harness.engines.llama_server import BY_NAME
-from harness.engines.llamacpp_config import from_log
-from harness.engines.llamacpp_flags import ask, embedded, flag_problems, inherited_flags, of_program
-from harness.engines.llamacpp_log import GRAMMAR, HOST_LOAD
+from harness.engines.llamacpp.config import from_log
+from harness.engines.llamacpp.flags import ask, embedded, flag_problems, inherited_flags, of_program
+from harness.engines.llamacpp.llama_server import BY_NAME
+from harness.engines.llamacpp.log import GRAMMAR, HOST_LOAD
 from harness.engines.metrics import scrape
 from harness.engines.python_engine import PythonEngine
 from harness.errors import ConfigError

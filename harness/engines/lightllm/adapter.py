@@ -24,12 +24,12 @@ from harness.engines.cache_sizes import filling, number, whole_units
 from harness.engines.client import Client, RequestFailed
 from harness.engines.environment import LOOPBACK, server_environment
 from harness.engines.flags import given, render
-from harness.engines.lightllm_answers import generation, parameters
-from harness.engines.lightllm_config import comparable, log_says, logged_arguments
-from harness.engines.lightllm_facts import log_facts
-from harness.engines.lightllm_log import GRAMMAR
-from harness.engines.lightllm_rules import SINCE, start_problems, too_new
-from harness.engines.lightllm_traces import LightllmTraces, leftovers_of
+from harness.engines.lightllm.answers import generation, parameters
+from harness.engines.lightllm.config import comparable, log_says, logged_arguments
+from harness.engines.lightllm.facts import log_facts
+from harness.engines.lightllm.log import GRAMMAR
+from harness.engines.lightllm.rules import SINCE, start_problems, too_new
+from harness.engines.lightllm.traces import LightllmTraces, leftovers_of
 from harness.engines.metrics import counters, parse
 from harness.engines.python_engine import ONE_PLACE, PythonEngine
 from harness.errors import ConfigError, TargetError

@@ -10,8 +10,8 @@ from harness.engines.client import Client
 from harness.engines.environment import server_environment
 from harness.engines.flags import render
 from harness.engines.python_engine import PLAIN_HTTP, PythonEngine
-from harness.engines.sglang import PACKAGE as SERVER
-from harness.engines.sglang import Sglang
+from harness.engines.sglang.adapter import PACKAGE as SERVER
+from harness.engines.sglang.adapter import Sglang
 from harness.scenario.model import FlagValue, Scalar
 
 ONE_PAIR = "the lane's servers are one prefill and one decode node, and the harness names them"

@@ -9,14 +9,14 @@ from harness.engines.answers import reading
 from harness.engines.base import Launch
 from harness.engines.client import Client
 from harness.engines.environment import server_environment
-from harness.engines.vllm import Vllm
+from harness.engines.vllm.adapter import Vllm
 from harness.scenario.model import FlagValue, Scalar
 
-PROGRAM = Path(__file__).with_name("vllm_pd_proxy.py")
+PROGRAM = Path(__file__).with_name("pd_proxy.py")
 
 
 class VllmRouter(Vllm):
-    """`vllm_pd_proxy.py`, run by the harness's own interpreter. It answers requests as vLLM's servers do."""
+    """`pd_proxy.py`, run by the harness's own interpreter. It answers requests as vLLM's servers do."""
 
     roles: tuple[str, ...] = ("router",)
     must_agree: Mapping[str, tuple[str, ...]] = {}

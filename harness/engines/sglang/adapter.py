@@ -25,10 +25,10 @@ from harness.engines.environment import server_environment
 from harness.engines.flags import given, render
 from harness.engines.metrics import scrape
 from harness.engines.python_engine import ONE_PLACE, PLAIN_HTTP, PythonEngine
-from harness.engines.sglang_answers import generation
-from harness.engines.sglang_config import comparable, kv_dtype
-from harness.engines.sglang_log import GRAMMAR, RETRACTION
-from harness.engines.sglang_transfers import MIB, transfers
+from harness.engines.sglang.answers import generation
+from harness.engines.sglang.config import comparable, kv_dtype
+from harness.engines.sglang.log import GRAMMAR, RETRACTION
+from harness.engines.sglang.transfers import MIB, transfers
 from harness.scenario.model import FlagValue, Scalar
 
 PACKAGE = PythonEngine(

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from harness.engines.base import CachedTokens, LogFacts, RequestFacts
-from harness.engines.lightllm_pd import read as read_pd
-from harness.engines.lightllm_requests import GROUP, Finished, RequestLog, read
+from harness.engines.lightllm.pd import read as read_pd
+from harness.engines.lightllm.requests import GROUP, Finished, RequestLog, read
 
 
 def log_facts(lines: Iterable[tuple[int, str]]) -> LogFacts:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from harness.engines.arguments import Argument, ArgumentList
 from harness.engines.flags import check, given
-from harness.engines.llama_server import BY_NAME, OPTIONS, Option
+from harness.engines.llamacpp.llama_server import BY_NAME, OPTIONS, Option
 from harness.scenario.model import FlagValue
 
 HELP_TIMEOUT_S = 30.0

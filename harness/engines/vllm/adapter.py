@@ -25,9 +25,9 @@ from harness.engines.environment import server_environment
 from harness.engines.flags import given, render
 from harness.engines.metrics import scrape
 from harness.engines.python_engine import ONE_PLACE, PLAIN_HTTP, PythonEngine
-from harness.engines.vllm_answers import generation
-from harness.engines.vllm_config import comparable
-from harness.engines.vllm_log import GRAMMAR
+from harness.engines.vllm.answers import generation
+from harness.engines.vllm.config import comparable
+from harness.engines.vllm.log import GRAMMAR
 from harness.errors import TargetError
 from harness.scenario.model import FlagValue, Scalar
 

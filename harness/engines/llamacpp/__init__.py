@@ -1,0 +1,1 @@
+"""llama.cpp: the embedded server, and llama-server."""

@@ -1,0 +1,1 @@
+"""vLLM, and the router that the harness lends it."""
