@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 WORKERS ?= 2
 BIN    := $(VENV)/bin
+BENCHES ?= commands lane recorder audit_pair overlap
 READY  := $(VENV)/.installed
 
 .PHONY: quickstart test lint types install model lab-vllm lab-sglang bench clean
@@ -39,7 +40,7 @@ lab-sglang: model
 	labs/setup_sglang.sh
 
 bench: install model
-	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	for name in $(BENCHES); do echo "== $$name"; $(BIN)/python -m benchmarks.$$name || exit 1; done
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

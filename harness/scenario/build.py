@@ -61,6 +61,7 @@ class Builder:
             timeouts=Timeouts(**given),
             required=written.required is not False,
             requires={key: value for key, value in (written.requires or {}).items() if value is not None},
+            skip=written.skip or "",
             **duration,
         )
 

@@ -193,6 +193,7 @@ class WrittenLane(Written):
         None, description="false: a lane that could not run here does not worsen the run. Default: true."
     )
     requires: dict[str, Any] | None = Field(None, description="Hardware conditions of the lane.")
+    skip: Word = Field(None, description="Why the lane is SKIPPED wherever it is run. Default: it runs.")
     minutes: Minutes | None = Field(
         None, description="Expected duration; lanes are packed on the GPUs by it, longest first. Default: 10."
     )
