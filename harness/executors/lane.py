@@ -38,12 +38,12 @@ def run_lane(planned: PlannedLane, shop: Workshop, gpus: GpuLease | Problem | No
     )
     if planned.reuse:
         return planned.reuse.take_over(lane.name, shop.run.lane(lane.name))
-    shop.run.lane(lane.name).mkdir(parents=True, exist_ok=True)
-    record.findings += _rerun(planned)
     if planned.skip:
         record.findings.append(Finding(code=Code.NOT_RUN, message=planned.skip, where=lane.name))
         record.status = "done"
         return record
+    shop.run.lane(lane.name).mkdir(parents=True, exist_ok=True)
+    record.findings += _rerun(planned)
     shop.save(record)
     began = time.monotonic()
     try:
