@@ -16,6 +16,7 @@ import pytest
 from harness.checks import CHECKS
 from harness.engines import ENGINES
 from harness.engines.base import Launch
+from harness.engines.lightllm.rules import FP8_STATE_PAGE
 from harness.scenario.load import load
 from harness.scenario.model import Scenario
 
@@ -23,6 +24,7 @@ SCRIPTS = Path(__file__).parents[1] / "start_scripts" / "glm53"
 NORMAL, PD = SCRIPTS / "glm53_normal.sh", SCRIPTS / "glm53_pd_1p1d.sh"
 MODEL = "/models/GLM 5.3"  # a blank in it, as anybody's may have
 WAIT_S = 20.0
+NODE = {"MODEL_DIR": "/m", "NODE_IP": "10.0.0.5"}
 
 pytestmark = pytest.mark.process
 
@@ -224,20 +226,72 @@ def test_the_labs_own_call() -> None:
     ("script", "settings", "sentence"),
     [
         (NORMAL, {}, "set MODEL_DIR"),
-        (NORMAL, {"MODEL_DIR": "/m", "MTP": "yes"}, "MTP is 0 or 1, not yes"),
+        (NORMAL, {"MODEL_DIR": "/m", "MTP": "yes"}, "MTP is 0 or 1, not 'yes'"),
+        (NORMAL, {"MODEL_DIR": "/m", "MTP": ""}, "MTP is 0 or 1, not ''"),
+        (NORMAL, {"MODEL_DIR": "/m", "KV_TYPE": "fp8"}, "KV_TYPE is None or fp8kv_dsa, not fp8"),
+        (NORMAL, {"MODEL_DIR": "/m", "KV_TYPE": ""}, "KV_TYPE or LLM_KV_TYPE is set to nothing"),
+        (NORMAL, {"MODEL_DIR": "/m", "LLM_KV_TYPE": ""}, "KV_TYPE or LLM_KV_TYPE is set to nothing"),
+        (NORMAL, {"MODEL_DIR": "/m", "TP": ""}, "TP is a whole number from 1 to 1024, not ''"),
+        (NORMAL, {"MODEL_DIR": "/m", "TP": "four"}, "TP is a whole number"),
+        (NORMAL, {"MODEL_DIR": "/m", "TP": "0"}, "TP is a whole number"),
+        (NORMAL, {"MODEL_DIR": "/m", "TP": "04"}, "TP is a whole number"),
+        (NORMAL, {"MODEL_DIR": "/m", "TP": "4 --dp 2"}, "TP is a whole number"),
+        (NORMAL, {"MODEL_DIR": "/m", "TP": "x[$(touch pwned)]"}, "TP is a whole number"),
+        (NORMAL, {"MODEL_DIR": "/m", "PORT": ""}, "PORT is a whole number from 1 to 65535, not ''"),
+        (NORMAL, {"MODEL_DIR": "/m", "PORT": "65536"}, "PORT is a whole number"),
+        (NORMAL, {"MODEL_DIR": "/m", "NCCL_PORT": "99999999999999999999"}, "NCCL_PORT is a whole number"),
+        (NORMAL, {"MODEL_DIR": "/m", "PORT": "18100"}, "PORT and NCCL_PORT are both 18100"),
+        (NORMAL, {"MODEL_DIR": "/m", "CUDA_VISIBLE_DEVICES": ""}, "CUDA_VISIBLE_DEVICES is a list of GPUs"),
+        (NORMAL, {"MODEL_DIR": "/m", "CUDA_VISIBLE_DEVICES": "0,1"}, "names fewer GPUs than TP=4: 0,1"),
         (NORMAL, {"MODEL_DIR": "/m", "CPU_CACHE": "1"}, "CPU_CACHE=1 needs SMALL_POOL=1"),
         (NORMAL, {"MODEL_DIR": "/m", "KV_TYPE": "None", "LLM_KV_TYPE": "fp8kv_dsa"}, "contradict"),
         (PD, {"NODE_IP": "10.0.0.5"}, "set MODEL_DIR"),
         (PD, {"MODEL_DIR": "/m", "NODE_IP": "127.0.0.1"}, "set NODE_IP"),
-        (PD, {"MODEL_DIR": "/m", "NODE_IP": "10.0.0.5", "MASTER_PORT": "x"}, "MASTER_PORT is a port number"),
+        (PD, {"MODEL_DIR": "/m", "NODE_IP": "10.0.0.5", "MASTER_PORT": "x"}, "MASTER_PORT is a whole number"),
         (PD, {"MODEL_DIR": "/m", "NODE_IP": "10.0.0.5", "CPU_CACHE": "1"}, "a decode node refuses it"),
+        (PD, {**NODE, "MASTER_PORT": "65434"}, "MASTER_PORT is a whole number from 1 to 65433, not '65434'"),
+        (PD, {**NODE, "PREFILL_GPUS": ""}, "PREFILL_GPUS is a list of GPUs such as 0,1,2,3, not ''"),
+        (PD, {**NODE, "DECODE_GPUS": "4 5 6 7"}, "DECODE_GPUS is a list of GPUs"),
+        (PD, {**NODE, "DECODE_GPUS": "4,5,6,6"}, "DECODE_GPUS names GPU 6 twice: 4,5,6,6"),
+        (PD, {**NODE, "DECODE_GPUS": "4,5,6"}, "DECODE_GPUS names fewer GPUs than TP=4: 4,5,6"),
+        (PD, {**NODE, "DECODE_GPUS": "3,4,5,6"}, "GPU 3 is in PREFILL_GPUS and in DECODE_GPUS"),
+        (PD, {**NODE, "TP": "8"}, "PREFILL_GPUS names fewer GPUs than TP=8: 0,1,2,3"),
+        (PD, {**NODE, "PD_KV_PAGE_SIZE": "32k"}, "PD_KV_PAGE_SIZE is a whole number"),
+        (PD, {**NODE, "PD_KV_PAGE_SIZE": "16385"}, "PD_KV_PAGE_SIZE is a multiple of --page_size 16"),
+        (
+            PD,
+            {**NODE, "KV_TYPE": "fp8kv_dsa", "PD_KV_PAGE_SIZE": "16384"},
+            "PD_KV_PAGE_SIZE is at least 32768 with fp8kv_dsa",
+        ),
+        (PD, {**NODE, "KV_TYPE": "bf16"}, "KV_TYPE is None or fp8kv_dsa, not bf16"),
+        (PD, {**NODE, "STOP_SECONDS": "soon"}, "STOP_SECONDS is a whole number"),
     ],
 )
-def test_mistakes(script: Path, settings: dict[str, str], sentence: str) -> None:
-    done = run(script, **settings)
+def test_mistakes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: Path, settings: dict[str, str], sentence: str
+) -> None:
+    """One sentence, and nothing is started: the interpreter would leave a file."""
+    monkeypatch.chdir(tmp_path)
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    python.chmod(0o755)
+    done = run(script, PYTHON=str(python), **settings)
     assert done.returncode == 2
     assert sentence in done.stderr
+    assert done.stderr.count("\n") == 1
     assert done.stdout == ""
+    assert list(tmp_path.iterdir()) == [python]
+
+
+def test_gpus_by_uuid_and_more_than_needed() -> None:
+    """As CUDA takes them; the first TP of them are used."""
+    gpus = {"PREFILL_GPUS": "GPU-8932f937-d72c,MIG-GPU-1a/1/0,2", "DECODE_GPUS": "20,21"}
+    assert nodes(TP="2", **gpus)["prefill"] == nodes(TP="2")["prefill"]
+
+
+def test_the_largest_port() -> None:
+    assert dry(PD, "65433", "10.0.0.5").count("65433") == 3
+    assert "65535" in dry(PD, "65433", "10.0.0.5")
 
 
 @pytest.mark.parametrize("script", [NORMAL, PD])
@@ -359,6 +413,7 @@ def test_one_server_takes_the_place_of_the_script(stand_in: Path, tmp_path: Path
         "MODEL_DIR": MODEL,
         "PYTHON": str(stand_in),
         "CUDA_VISIBLE_DEVICES": "0",
+        "TP": "1",
     }
     process = subprocess.Popen([str(NORMAL)], env={**env, "LOG_DIR": str(tmp_path / "logs")})
     try:
@@ -381,6 +436,17 @@ def options(words: list[str]) -> set[tuple[str, ...]]:
         elif found:
             found[-1].append(word)
     return {tuple(option) for option in found}
+
+
+def test_defaults_are_the_scenario_s(scenario: Scenario) -> None:
+    """GPUs of each server, and the page of a transfer; what the scripts refuse would be refused there too."""
+    prefill, decode, _ = scenario.lanes["pd"].servers
+    assert prefill.gpus == decode.gpus == scenario.lanes["fp8"].servers[0].gpus
+    settings = {**NODE, "DRY_RUN": "1"}
+    assert run(PD, TP=str(prefill.gpus), **settings).stdout == run(PD, **settings).stdout != ""
+    assert run(PD, TP=str(prefill.gpus + 1), **settings).returncode == 2  # the default lists are no longer
+    page = dict(pairwise(nodes(KV_TYPE="fp8kv_dsa")["prefill"]))["--pd_kv_page_size"]
+    assert page == str(FP8_STATE_PAGE) == str(prefill.flags["--pd_kv_page_size"])
 
 
 @pytest.mark.parametrize(("lane", "settings"), [("pause", {}), ("cpu-cache", {"CPU_CACHE": "1"})])

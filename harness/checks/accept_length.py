@@ -15,6 +15,7 @@ from harness.checks.base import Begun, CheckContext, WithReference, reference_fo
 from harness.checks.exchange import load_evidence
 from harness.checks.functional import FunctionalCheck
 from harness.checks.phases import BEGIN, COLD, WARM
+from harness.checks.planned import sizes
 from harness.checks.prompts import MOST_TOKENS, PromptMaker, maker_for
 from harness.errors import HarnessError
 from harness.evidence.fingerprint import Fingerprint
@@ -45,6 +46,9 @@ class AcceptLength(FunctionalCheck):
             return ["reference and reference_length: only one of them can be the reference"]
         return []
 
+    def requests(self, params: AcceptLengthParams) -> list[tuple[int, int]]:
+        return [(params.prompt_tokens, params.output_tokens)]
+
     def collect(self, params: AcceptLengthParams, context: CheckContext, begun: Begun | None) -> None:
         del begun
         with Asker(context, timeout_s=params.request_s) as asker:
@@ -64,7 +68,7 @@ class AcceptLength(FunctionalCheck):
     def judge(self, params: AcceptLengthParams, folder: Path) -> CheckResult:
         return phases.judge(
             folder,
-            prompts=params.prompts,
+            sizes(range(params.prompts), params.prompt_tokens, params.output_tokens),
             least=params.min_share,
             number=params.reference_length,
             reference=reference_folder(params, folder),

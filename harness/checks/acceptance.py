@@ -13,13 +13,27 @@ def accept_length(evidence: Evidence, exchanges: Iterable[Exchange]) -> float | 
     return 1 + accepted / steps if steps > 0 else None
 
 
+def told_by_all(evidence: Evidence, exchanges: Iterable[Exchange]) -> bool:
+    """Whether every answer, or the log, tells what was accepted, and it can be true: those that do not must
+    not be left to the others' mean."""
+    told = [one.accept or evidence.told(one).accept for one in exchanges if one.error is None]
+    return all(one is not None and _possible(one) for one in told)
+
+
+def _possible(one: AcceptCounters) -> bool:
+    """Told, and no more accepted than was drafted."""
+    if one.accepted is None or (one.proposed is not None and one.accepted > one.proposed):
+        return False
+    return one.steps != 0 or one.accepted == 0
+
+
 def counted(evidence: Evidence, exchanges: Iterable[Exchange]) -> tuple[int, int]:
     """Drafted tokens that were accepted, and verification steps."""
     accepted = steps = 0
     for exchange in exchanges:
         one = exchange.accept or evidence.told(exchange).accept
-        if exchange.error is None and one is not None and one.accepted is not None:
-            accepted += one.accepted
+        if exchange.error is None and one is not None and _possible(one):
+            accepted += one.accepted or 0
             steps += _steps(one, exchange.completion_tokens)
     return accepted, steps
 

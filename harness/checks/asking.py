@@ -1,5 +1,6 @@
 """Asking a server while everything is kept: the collecting half of every functional check."""
 
+import math
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
@@ -102,6 +103,7 @@ class Asker:
             counters = self._context.engine.counters(self._client)
         except TargetError:
             counters = {}  # a judge that needs them finds that they are missing
+        counters = {name: value for name, value in counters.items() if math.isfinite(value)}
         lines = {role: log.read() for role, log in self._logs.items()}
         mark = Mark(label=label, at_s=time.monotonic() - self._began, lines=lines, counters=counters)
         self._append(MARKS, [mark])

@@ -112,6 +112,11 @@ class Check(Protocol):
         """What is missing before anything is leased: data sets, programs. Sentences for people."""
         ...
 
+    def requests(self, params: Any) -> Sequence[tuple[int, int]] | None:
+        """Tokens of prompt and of output of the requests whose prompts it makes, as far as the parameters
+        tell. None: those that its reference asked."""
+        ...
+
     def command(self, params: Any, *, base_url: str, served_name: str, folder: Path) -> list[str]:
         """The external command the check will run, for `harness plan`; empty where there is none."""
         ...

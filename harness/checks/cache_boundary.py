@@ -12,13 +12,14 @@ from pydantic import BaseModel, Field
 from harness.checks import legs
 from harness.checks.asking import Ask, Asker
 from harness.checks.base import Begun, CheckContext
-from harness.checks.exchange import Evidence, load_evidence
+from harness.checks.exchange import load_evidence
 from harness.checks.functional import FunctionalCheck
+from harness.checks.planned import Planned, as_planned, sizes
 from harness.checks.prompts import MOST_TOKENS, PromptMaker, maker_for
 from harness.errors import HarnessError
 from harness.evidence.fingerprint import Fingerprint
 from harness.evidence.record import CheckResult
-from harness.findings import Code, Finding
+from harness.findings import Finding
 from harness.scenario.model import Frozen
 from harness.verdict import Verdict
 
@@ -48,6 +49,9 @@ class CacheBoundary(FunctionalCheck):
         least = 2 * legs.CHANCE
         return [f"lengths: {length} is too short for a page" for length in params.lengths if length < least]
 
+    def requests(self, params: CacheBoundaryParams) -> list[tuple[int, int]]:
+        return [(length, params.output_tokens) for length in params.lengths]
+
     def collect(self, params: CacheBoundaryParams, context: CheckContext, begun: Begun | None) -> None:
         del begun
         with Asker(context, timeout_s=params.request_s) as asker:
@@ -74,21 +78,18 @@ class CacheBoundary(FunctionalCheck):
             return legs.missing_evidence(error, folder)
         has_control = evidence.facts.notes.get("has_control") is True
         findings: list[Finding] = legs.sound(evidence.exchanges)
+        findings += as_planned(evidence, _plan(params, has_control=has_control))
         for suffix in (ALONE, TOGETHER) if params.together else (ALONE,):
             cold, warm, control = f"cold{suffix}", f"warm{suffix}", f"control{suffix}"
             warm_legs = [warm, "warm-again"] if suffix == ALONE else [warm]
-            controls = [control] if has_control else []
-            findings += legs.asked(evidence, [cold, *warm_legs, *controls], map(str, params.lengths))
             findings += legs.cold(evidence, cold)
             findings += legs.control_cold(evidence, control)
             for leg in warm_legs:
                 findings += legs.hit(evidence, leg, expected)
                 findings += legs.same_output(evidence, cold, leg, control)
         if params.together:
-            findings += legs.asked(evidence, [SINGLE], map(str, params.lengths))
             for leg in (f"cold{TOGETHER}", f"warm{TOGETHER}"):
                 findings += legs.crossed(evidence, SINGLE, leg)
-        findings += _as_planned(evidence, params)
         hits = {f"hit_{case}": evidence.cached(got).total for case, got in evidence.leg("warm").items()}
         told = f"hits {'/'.join(map(str, hits.values()))}"
         earned = Verdict.PASS if has_control else Verdict.REPORTED
@@ -130,20 +131,19 @@ def _together(asker: Asker, maker: PromptMaker, params: CacheBoundaryParams) -> 
     return 4 * len(prompts)
 
 
-def _as_planned(evidence: Evidence, params: CacheBoundaryParams) -> list[Finding]:
-    """The evidence is of what the parameters say: lengths, and one prompt over the legs of a case."""
-    found = []
-    for exchange in evidence.exchanges:
-        together = exchange.leg.endswith(TOGETHER) or exchange.leg == SINGLE
-        cold = evidence.leg(f"cold{TOGETHER if together else ALONE}").get(exchange.case)
-        if exchange.leg == "unrelated":
-            continue
-        same = cold is not None and exchange.prompt == cold.prompt
-        sized = (str(exchange.asked_tokens), exchange.max_tokens) == (exchange.case, params.output_tokens)
-        if not (same and sized and exchange.use_cache != exchange.leg.startswith("control")):
-            message = f"{exchange.leg} {exchange.case} was not asked as the parameters say"
-            found.append(Finding(code=Code.NOT_EXERCISED, message=message, where=exchange.where))
-    return found
+def _plan(params: CacheBoundaryParams, *, has_control: bool) -> dict[str, Planned]:
+    asked = {str(length): (length, params.output_tokens) for length in params.lengths}
+    unrelated = sizes(params.lengths, UNRELATED_TOKENS, params.output_tokens)
+    plan = {"unrelated": Planned(unrelated), "warm-again": Planned(asked, like="cold")}
+    for suffix in (ALONE, TOGETHER) if params.together else (ALONE,):
+        cold, at_once = f"cold{suffix}", suffix == TOGETHER
+        plan[cold] = Planned(asked, together=at_once)
+        plan[f"warm{suffix}"] = Planned(asked, like=cold, together=at_once)
+        if has_control:
+            plan[f"control{suffix}"] = Planned(asked, use_cache=False, like=cold, together=at_once)
+    if params.together:
+        plan[SINGLE] = Planned(asked, like=f"cold{TOGETHER}")
+    return plan
 
 
 def _one(

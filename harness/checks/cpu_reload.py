@@ -16,7 +16,18 @@ from harness.checks.asking import QUIET_S, Ask, Asker
 from harness.checks.base import Begun, CheckContext, reference_folder
 from harness.checks.functional import FunctionalCheck
 from harness.checks.prompts import MOST_TOKENS, PromptMaker, maker_for
-from harness.checks.reloading import AFTER, AGAIN, CASE, COLD, EVICT, EVICTED, RELOAD, RELOADED, WARM
+from harness.checks.reload_plan import (
+    AFTER,
+    AGAIN,
+    CASE,
+    COLD,
+    EVICT,
+    EVICTED,
+    RELOAD,
+    RELOADED,
+    WARM,
+    Wanted,
+)
 from harness.evidence.fingerprint import Fingerprint
 from harness.evidence.record import CheckResult
 from harness.scenario.model import Frozen
@@ -65,6 +76,9 @@ class CpuReload(FunctionalCheck):
             found.append("control: a lane with `tier: off` is a control itself")
         return found
 
+    def requests(self, params: CpuReloadParams) -> list[tuple[int, int]]:
+        return [(params.length, params.output_tokens)]
+
     def collect(self, params: CpuReloadParams, context: CheckContext, begun: Begun | None) -> None:
         del begun
         with Asker(context, timeout_s=params.request_s) as asker:
@@ -82,7 +96,9 @@ class CpuReload(FunctionalCheck):
 
     def judge(self, params: CpuReloadParams, folder: Path) -> CheckResult:
         control = reference_folder(params, folder)
-        return reloading.judge(folder, tier=params.tier, share=params.max_ttft_share, control=control)
+        evict = params.evict if isinstance(params.evict, int) else None
+        wanted = Wanted(params.length, params.output_tokens, evict, params.tier)
+        return reloading.judge(folder, wanted, share=params.max_ttft_share, control=control)
 
     def fingerprint(self, params: CpuReloadParams, folder: Path) -> Fingerprint:
         del folder

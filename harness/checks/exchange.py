@@ -6,10 +6,12 @@ mark. Judges read these and nothing else.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from harness.engines.base import AcceptCounters, CachedTokens, LogFacts, RequestFacts
 from harness.errors import HarnessError
@@ -18,13 +20,22 @@ from harness.findings import Code
 from harness.scenario.model import Scalar
 
 EXCHANGES, MARKS, FACTS = "exchanges.jsonl", "marks.jsonl", "facts.json"
+Counted = TypeVar("Counted", CachedTokens, AcceptCounters)
 SKIPPED = "skipped"  # name of the note that says why the check cannot be made of this server
 
 
 class Line(BaseModel):
     """Base of evidence lines."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+def _counts(told: Counted) -> Counted:
+    """Counters of tokens are never below nothing."""
+    wrong = [name for name, value in asdict(told).items() if value is not None and value < 0]
+    if wrong:
+        raise ValueError(f"{', '.join(wrong)} below 0")
+    return told
 
 
 class Exchange(Line):
@@ -43,7 +54,7 @@ class Exchange(Line):
     min_tokens: int = 0
     use_cache: bool = True
     started_s: float
-    latency_s: float = 0.0
+    latency_s: float = Field(0.0, ge=0)
     first_token_s: float | None = None
     error: str | None = None
     text: str = ""
@@ -52,9 +63,9 @@ class Exchange(Line):
     finish_reason: str = ""
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    cached: CachedTokens = CachedTokens()
-    accept: AcceptCounters | None = None
-    pauses: int | None = None
+    cached: Annotated[CachedTokens, AfterValidator(_counts)] = CachedTokens()
+    accept: Annotated[AcceptCounters, AfterValidator(_counts)] | None = None
+    pauses: int | None = Field(None, ge=0)
 
     @property
     def where(self) -> str:
@@ -106,6 +117,12 @@ class Evidence:
             storage=answered.storage if answered.storage is not None else told.storage,
         )
 
+    def most_cached(self, exchange: Exchange) -> int | None:
+        """The most that the answer or the log tells, of all tiers or of one; None where neither tells."""
+        both = (exchange.cached, self.told(exchange).cached)
+        told = [size for one in both for size in (one.total, one.device, one.host, one.storage)]
+        return max((size for size in told if size is not None), default=None)
+
 
 def load_evidence(folder: Path) -> Evidence:
     """Raises HarnessError (EVIDENCE_MISSING) when a file is not there or broken."""
@@ -113,6 +130,7 @@ def load_evidence(folder: Path) -> Evidence:
         exchanges = tuple(Exchange.model_validate_json(line) for line in _lines(folder / EXCHANGES))
         marks = [Mark.model_validate_json(line) for line in _lines(folder / MARKS)]
         facts = Facts.model_validate_json(read_bytes(folder / FACTS))
+        _in_order(marks)
     except (OSError, ValueError, ValidationError) as error:
         raise HarnessError(
             f"the check's own evidence is missing or broken: {str(error).splitlines()[0]}",
@@ -121,6 +139,18 @@ def load_evidence(folder: Path) -> Evidence:
             code=Code.EVIDENCE_MISSING,
         ) from error
     return Evidence(exchanges, {mark.label: mark for mark in marks}, facts)
+
+
+def _in_order(marks: list[Mark]) -> None:
+    """Raises ValueError where moments are told twice, or the log's lines went backwards: what happened
+    between two of them cannot be told then."""
+    if len({mark.label for mark in marks}) != len(marks):
+        raise ValueError(f"{MARKS} has a moment twice")
+    for before, after in pairwise(marks):
+        if before.lines.keys() != after.lines.keys() or any(
+            line > after.lines[role] for role, line in before.lines.items()
+        ):
+            raise ValueError(f"{MARKS}: the logs' lines go back from {before.label!r} to {after.label!r}")
 
 
 def _lines(path: Path) -> Iterator[bytes]:

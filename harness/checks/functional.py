@@ -1,5 +1,6 @@
 """What the checks have in common that ask a server themselves, and are judged on each lane by itself."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,10 @@ class FunctionalCheck:
     def problems(self, params: Any) -> list[str]:
         del params
         return []
+
+    def requests(self, params: Any) -> Sequence[tuple[int, int]] | None:
+        del params
+        return ()
 
     def command(self, params: Any, *, base_url: str, served_name: str, folder: Path) -> list[str]:
         del params, base_url, served_name, folder

@@ -74,6 +74,11 @@ class Gsm8k:
             found.append(reason)
         return found
 
+    def requests(self, params: Gsm8kParams) -> tuple[tuple[int, int], ...]:
+        """None whose prompts it makes."""
+        del params
+        return ()
+
     def command(self, params: Gsm8kParams, *, base_url: str, served_name: str, folder: Path) -> list[str]:
         source = dataset.resolve(params.dataset)
         return lm_eval.command(

@@ -17,6 +17,7 @@ SHOWN = 8  # ids on each side of a difference
 # Tokens that a fresh prompt may have in common with a stranger's: both begin with a random number, and where
 # the cache has no pages, or pages of one token, an equal first digit is a hit.
 CHANCE = 6
+ENDINGS = ("stop", "length")
 
 
 def result(
@@ -46,8 +47,8 @@ def sound(exchanges: Iterable[Exchange], *, exact_count: bool = True) -> list[Fi
                 f"{exchange.asked_tokens} were sent: not the length that is tested"
             )
             found.append(Finding(code=Code.NOT_EXERCISED, message=message, where=exchange.where))
-        if exchange.finish_reason in ("abort", "error"):
-            message = f"{name}: finish reason {exchange.finish_reason}, reported with HTTP 200"
+        if exchange.finish_reason not in ENDINGS:
+            message = f"{name}: finish reason {exchange.finish_reason!r}, reported with HTTP 200"
             found.append(Finding(code=Code.BAD_ANSWER, message=message, where=exchange.where))
         elif exact_count and exchange.completion_tokens != exchange.max_tokens:
             message = (
@@ -64,7 +65,7 @@ def cold(evidence: Evidence, leg: str) -> list[Finding]:
     """No request of this leg may have found anything in a cache, but for a few tokens by chance."""
     found = []
     for case, exchange in _answered(evidence, leg).items():
-        hit = evidence.cached(exchange).total
+        hit = evidence.most_cached(exchange)
         if hit is None:
             message = f"{leg} {case}: the server does not tell cached tokens, so that nothing can be proven"
             found.append(Finding(code=Code.NOT_EXERCISED, message=message, where=exchange.where))
@@ -78,7 +79,7 @@ def control_cold(evidence: Evidence, leg: str) -> list[Finding]:
     """The negative control: where the cache was put aside, the proof must be absent."""
     found = []
     for case, exchange in _answered(evidence, leg).items():
-        got = evidence.cached(exchange).total
+        got = evidence.most_cached(exchange)
         if got is None:
             message = f"{leg} {case}: the server does not tell cached tokens: the control says nothing"
             found.append(Finding(code=Code.NOT_EXERCISED, message=message, where=exchange.where))
@@ -123,17 +124,22 @@ def hit(evidence: Evidence, leg: str, expected: Mapping[str, int]) -> list[Findi
     return found
 
 
-def same_output(evidence: Evidence, reference: str, leg: str, control: str | None) -> list[Finding]:
-    """The leg's ids must equal those of the reference leg, case by case. See the module's docstring."""
-    references, controls = _answered(evidence, reference), _answered(evidence, control) if control else {}
+def same_output(
+    evidence: Evidence, reference: str, leg: str, control: str | None, standard: str | None = None
+) -> list[Finding]:
+    """The leg's ids must equal those of the reference leg, case by case. See the module's docstring. Of a
+    control from another lane, `standard` is that lane's own reference: equal to it, it is steady too."""
+    references = _answered(evidence, reference)
+    controls = _answered(evidence, control) if control else {}
+    standards = _answered(evidence, standard) if standard else {}
     found = []
     for case, exchange in _answered(evidence, leg).items():
         base = references.get(case)
         if base is None or base.ids == exchange.ids:
             continue
         what = f"{leg} {case} differs from {reference}: {difference(base, exchange)}"
-        other = controls.get(case)
-        if other is not None and other.ids == base.ids:
+        other, own = controls.get(case), standards.get(case, base)
+        if other is not None and other.ids in (base.ids, own.ids):
             found.append(Finding(code=Code.OUTPUT_DIFFERS, message=what, where=exchange.where))
             continue
         why = "the control leg differs too" if other is not None else "there is no control leg to tell why"

@@ -5,7 +5,7 @@ complete answers show that what was put aside was taken up again.
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from harness.checks.exchange import Evidence, Exchange, Mark
@@ -13,8 +13,9 @@ from harness.engines.base import Pausing
 from harness.findings import Code, Finding
 from harness.scenario.model import Scalar
 
-# The leg of long requests that run together, and the marks around it.
+# The leg of long requests that run together, and the marks around it; then each of them alone.
 STRESS, BEFORE, AFTER = "together", "before-together", "after-together"
+SERIAL = "alone"
 _PREFIX = "pausing."
 
 
@@ -34,12 +35,12 @@ def as_notes(pausing: Pausing) -> dict[str, Scalar | None]:
 
 
 def from_notes(evidence: Evidence) -> Pausing:
-    """What `as_notes` kept. Raises TypeError where it is not there."""
-    notes = evidence.facts.notes.items()
-    fields: dict[str, Any] = {
-        key.removeprefix(_PREFIX): value for key, value in notes if key.startswith(_PREFIX)
-    }
-    return Pausing(**fields)
+    """What `as_notes` kept. Raises KeyError or TypeError where not all of it is there."""
+    told: dict[str, Any] = {one.name: evidence.facts.notes[_PREFIX + one.name] for one in fields(Pausing)}
+    for name in ("logs_requests", "estimates"):
+        if not isinstance(told[name], bool):
+            raise TypeError(f"{_PREFIX}{name}")
+    return Pausing(**told)
 
 
 def role_of(evidence: Evidence) -> str:

@@ -17,16 +17,27 @@ from harness.checks.asking import Ask, Asker
 from harness.checks.base import Begun, CheckContext, WithReference, reference_folder
 from harness.checks.exchange import Evidence, load_evidence
 from harness.checks.functional import FunctionalCheck
-from harness.checks.pause_control import CONTROL, with_control
-from harness.checks.pause_proof import AFTER, BEFORE, STRESS, Proof, as_notes, from_notes, prove, role_of
+from harness.checks.pause_control import CONTROL, STANDARD, with_control
+from harness.checks.pause_proof import (
+    AFTER,
+    BEFORE,
+    SERIAL,
+    STRESS,
+    Proof,
+    as_notes,
+    from_notes,
+    prove,
+    role_of,
+)
 from harness.checks.pause_room import Room, read_room
+from harness.checks.planned import Planned, as_planned, sizes
 from harness.checks.prompts import MOST_TOKENS, PromptMaker, maker_for
 from harness.errors import HarnessError, TargetError
 from harness.evidence.fingerprint import Fingerprint
 from harness.evidence.record import CheckResult
 from harness.findings import Code, Finding
 
-SERIAL, SHORT, END = "alone", "short", "end"
+SHORT, END = "short", "end"
 SHORT_PROMPT, SHORT_OUTPUT, SHORT_BATCH = 32, 64, 4  # tokens, tokens, requests between two looks at the log
 
 
@@ -54,6 +65,9 @@ class PauseResume(FunctionalCheck):
 
     kind = "pause-resume"
     params: type[BaseModel] = PauseResumeParams
+
+    def requests(self, params: PauseResumeParams) -> list[tuple[int, int]]:
+        return [(params.input_tokens, params.output_tokens)]
 
     def collect(self, params: PauseResumeParams, context: CheckContext, begun: Begun | None) -> None:
         del begun
@@ -96,13 +110,12 @@ class PauseResume(FunctionalCheck):
             return legs.missing_evidence(missing, folder)
         room = read_room(evidence, params.input_tokens, params.output_tokens, params.concurrency)
         findings = legs.sound(evidence.exchanges)
-        findings += legs.asked(evidence, [STRESS, SERIAL], params.cases)
+        findings += as_planned(evidence, _plan(params, evidence))
         findings += legs.control_cold(evidence, SERIAL)
         findings += proof.findings + _expected(params, proof, room, evidence)
-        judged, unfit = with_control(params, evidence, folder)
-        findings += (
-            alone.findings + _not_alone(alone) + unfit + legs.same_output(judged, SERIAL, STRESS, CONTROL)
-        )
+        judged, unfit = with_control(params, evidence, folder, long_plan(params))
+        findings += alone.findings + _not_alone(alone) + unfit
+        findings += legs.same_output(judged, SERIAL, STRESS, CONTROL, STANDARD)
         findings += legs.crossed(evidence, SERIAL, STRESS) + _pool(evidence)
         metrics: dict[str, float | int | str | None] = {
             "pauses": proof.pauses,
@@ -193,6 +206,18 @@ def _short(maker: PromptMaker, number: int) -> Ask:
 
 
 # Judging
+
+
+def long_plan(params: PauseResumeParams) -> dict[str, Planned]:
+    """Of the requests that are compared, here and in the control's lane."""
+    long = sizes(params.cases, params.input_tokens, params.output_tokens)
+    return {STRESS: Planned(long, together=True), SERIAL: Planned(long, use_cache=False, like=STRESS)}
+
+
+def _plan(params: PauseResumeParams, evidence: Evidence) -> dict[str, Planned]:
+    """How many short requests it took is not told by the parameters."""
+    asked = len(evidence.leg(SHORT))
+    return long_plan(params) | {SHORT: Planned(sizes(range(asked), SHORT_PROMPT, SHORT_OUTPUT))}
 
 
 def _expected(params: PauseResumeParams, proof: Proof, room: Room, evidence: Evidence) -> list[Finding]:

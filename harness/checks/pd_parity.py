@@ -6,7 +6,8 @@ control is an idle moment, in which the nodes must count nothing.
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,9 +16,10 @@ from pydantic import BaseModel, Field
 from harness.checks import legs, pd_proof
 from harness.checks.asking import Ask, Asker
 from harness.checks.base import Begun, CheckContext, WithReference, reference_folder
-from harness.checks.exchange import Evidence, load_evidence
+from harness.checks.exchange import Evidence, Exchange, load_evidence
 from harness.checks.functional import FunctionalCheck
 from harness.checks.pd_transfers import NODES, Counting, Moved, load_moved
+from harness.checks.planned import Planned, as_planned
 from harness.checks.prompts import MOST_TOKENS, maker_for
 from harness.errors import HarnessError
 from harness.evidence.fingerprint import Fingerprint
@@ -52,6 +54,9 @@ class PdParity(FunctionalCheck):
     def problems(self, params: PdParityParams) -> list[str]:
         return [f"lengths: {length} is too short for a prompt" for length in params.lengths if length < 2]
 
+    def requests(self, params: PdParityParams) -> list[tuple[int, int]] | None:
+        return None if params.reference else [(length, params.output_tokens) for length in params.lengths]
+
     def collect(self, params: PdParityParams, context: CheckContext, begun: Begun | None) -> None:
         del begun
         with Asker(context, timeout_s=params.request_s) as asker:
@@ -79,20 +84,25 @@ class PdParity(FunctionalCheck):
         except (HarnessError, OSError, ValueError) as error:
             return legs.missing_evidence(error, folder)
         # Servers that differ are not the thing that is tested: their answers say nothing.
-        if mismatches := list(pd_proof.disagreements(evidence)):
-            return legs.result(mismatches)
+        agreement = pd_proof.agreement(evidence)
+        if agreement.findings:
+            return legs.result(agreement.findings)
         findings = _answers(evidence)
         findings += pd_proof.control(moved)
         findings += pd_proof.transfers(evidence, moved, COLD)
         if reference is not None:
             findings += _against(evidence, reference)
         else:
-            findings += legs.asked(evidence, (COLD, WARM), map(str, params.lengths))
+            asked = {str(length): (length, params.output_tokens) for length in params.lengths}
+            findings += as_planned(evidence, _plan(asked))
             findings += legs.same_output(evidence, COLD, WARM, None)
         without = Verdict.REPORTED if reference is None else Verdict.PASS
         metrics = _metrics(evidence, moved)
+        metrics |= {"settings_equal": len(agreement.agreed), "settings_not_told": ", ".join(agreement.silent)}
         told = f"{metrics['cold_requests']} cold requests"
         told += f", {metrics['moved_tokens']} tokens moved" if "moved_tokens" in metrics else ""
+        told += f", {len(agreement.agreed)} settings equal"
+        told += f", {len(agreement.silent)} not told" if agreement.silent else ""
         verdict = verdict_of(findings, without)
         return CheckResult(verdict=verdict, findings=findings, metrics=metrics, told=told)
 
@@ -166,27 +176,51 @@ def _against(evidence: Evidence, reference: Evidence) -> list[Finding]:
         message = "the reference has no cold answers"
         findings.append(Finding(code=Code.REFERENCE_UNFIT, message=message, where=REFERENCE))
     findings += pd_proof.unlike(evidence, reference)
-    findings += _unsound(reference)
-    findings += legs.asked(evidence, (COLD, WARM), (case for case in cases if case not in unfit))
+    findings += _unsound(reference, cases)
+    fit = {case: exchange for case, exchange in cases.items() if case not in unfit}
+    findings += as_planned(
+        evidence, _plan({case: (one.asked_tokens, one.max_tokens) for case, one in fit.items()})
+    )
+    findings += _other_prompts(evidence, fit)
     both = _merged(evidence, reference)
     for leg in (COLD, WARM):
         findings += legs.same_output(both, REFERENCE, leg, STEADY)
     return findings
 
 
-def _unsound(reference: Evidence) -> Iterable[Finding]:
-    """An answer of the reference that is none cannot be a standard."""
-    for case, exchange in reference.leg(COLD).items():
-        if exchange.error is not None or exchange.finish_reason in ("error", "abort") or not exchange.ids:
-            message = f"{case}: the reference's own answer failed: {exchange.error or exchange.finish_reason}"
-            yield Finding(code=Code.REFERENCE_UNFIT, message=message, where=exchange.where)
+def _plan(sizes: Mapping[str, tuple[int, int]]) -> dict[str, Planned]:
+    return {COLD: Planned(sizes), WARM: Planned(sizes, like=COLD)}
+
+
+def _other_prompts(evidence: Evidence, cases: Mapping[str, Exchange]) -> Iterable[Finding]:
+    """What was asked otherwise than in the reference lane. A text cannot be compared with its token ids."""
+    for case, exchange in evidence.leg(COLD).items():
+        theirs = cases[case].prompt if case in cases else exchange.prompt
+        if type(theirs) is type(exchange.prompt) and theirs != exchange.prompt:
+            message = f"{COLD} {case}: the reference was asked another prompt"
+            yield Finding(code=Code.NOT_EXERCISED, message=message, where=exchange.where)
+
+
+def _unsound(reference: Evidence, cases: Mapping[str, Exchange]) -> Iterable[Finding]:
+    """What of the reference's answers is no standard; a broken control would hide a real difference."""
+    sizes = {case: (one.asked_tokens, one.max_tokens) for case, one in cases.items()}
+    steady = _steady(reference)
+    plan = {COLD: Planned(sizes), steady: Planned(sizes, use_cache=steady == WARM, like=COLD)}
+    kept = tuple(exchange for exchange in reference.exchanges if exchange.leg in plan)
+    for finding in legs.sound(kept) + as_planned(replace(reference, exchanges=kept), plan):
+        message = f"the reference's own answers are none: {finding.message}"
+        yield Finding(code=Code.REFERENCE_UNFIT, message=message, where=finding.where)
+
+
+def _steady(reference: Evidence) -> str:
+    """The leg that shows how steady the reference's answers are: with its cache put aside; where it could not
+    be, the warm one."""
+    return "control" if reference.leg("control") else WARM
 
 
 def _merged(evidence: Evidence, reference: Evidence) -> Evidence:
-    """Both in one. What the reference answered with its cache put aside shows how steady its answers are;
-    where it could not be, its warm answers do."""
-    steady = "control" if reference.leg("control") else WARM
-    names = {COLD: REFERENCE, steady: STEADY}
+    """Both in one."""
+    names = {COLD: REFERENCE, _steady(reference): STEADY}
     theirs = [
         exchange.model_copy(update={"leg": names[exchange.leg]})
         for exchange in reference.exchanges

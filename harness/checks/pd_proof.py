@@ -1,6 +1,7 @@
 """Judging a P/D lane: do its servers agree, and was each cold request's KV moved whole? Pure."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from harness.checks.exchange import Evidence, Exchange
 from harness.checks.pd_transfers import NODES, Moved, of
@@ -11,21 +12,38 @@ from harness.scenario.model import Scalar
 AGREE, VERSION, UNFIT = "agree:", "version:", "unfit:"  # how names of notes begin
 NORMAL = "normal"
 IDLE = "idle"
+UNKNOWN = frozenset({None, "", "unknown"})
 
 
-def disagreements(evidence: Evidence) -> Iterator[Finding]:
-    """Settings, and versions, in which the lane's servers differ."""
-    for key, roles in _agreement(evidence):
-        values = {role: _setting(evidence, role, key) for role in roles if role in evidence.facts.config}
-        if len(set(map(_plain, values.values()))) > 1:
-            yield _mismatch(key, values)
-    versions = {
-        name.removeprefix(VERSION): value
-        for name, value in evidence.facts.notes.items()
-        if name.startswith(VERSION)
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What must be equal on the lane's servers: `agreed`, and `silent`, which none of them tells: switched
+    off, or not known. `findings`: in what they differ; what only some tell is a difference."""
+
+    agreed: list[str]
+    silent: list[str]
+    findings: list[Finding]
+
+
+def agreement(evidence: Evidence) -> Agreement:
+    """By settings, and by versions of the engine."""
+    told = {
+        key: {role: _setting(evidence, role, key) for role in roles if role != NORMAL}
+        for key, roles in _agreement(evidence)
     }
-    if len(set(versions.values())) > 1:
-        yield _mismatch("version", versions)
+    notes = evidence.facts.notes
+    versions = {
+        name.removeprefix(VERSION): value for name, value in notes.items() if name.startswith(VERSION)
+    }
+    told["version of the engine"] = dict.fromkeys(NODES) | versions
+    silent = [key for key, values in told.items() if UNKNOWN.issuperset(values.values())]
+    differ = [key for key, values in told.items() if len(set(map(_plain, values.values()))) > 1]
+    found = [_mismatch(key, told[key]) for key in differ if key not in silent]
+    agreed = [key for key in told if key not in (*silent, *differ)]
+    if not agreed and not found:
+        message = f"nothing that must be equal on the servers is told by any of them: {', '.join(silent)}"
+        found.append(Finding(code=Code.EVIDENCE_MISSING, message=message, where=", ".join(NODES)))
+    return Agreement(agreed, silent, found)
 
 
 def unlike(evidence: Evidence, reference: Evidence) -> Iterator[Finding]:
@@ -120,15 +138,18 @@ def _gaps(
         yield from _log_gaps(evidence, exchange, prefill, decode)
     if counted and not any(line.any for line in counted) and _counts(counted):
         yield "the nodes counted no moved KV"
+    moved = max((line.tokens for line in counted if line.tokens is not None), default=0)
+    if 0 < 2 * moved < exchange.prompt_tokens - 1:  # whole pages are at least half of what they may be
+        yield f"the nodes counted {moved:.0f} moved tokens of a prompt of {exchange.prompt_tokens}"
     if not logged and not _counts(counted):
         yield "neither the nodes' logs nor their counters tell of transfers"
 
 
 def _log_gaps(evidence: Evidence, exchange: Exchange, prefill: Transfer, decode: Transfer) -> Iterator[str]:
     if prefill.size is not None or decode.seconds is not None:
-        if not prefill.size:
+        if (prefill.size or 0) <= 0:
             yield "the prefill node sent 0 bytes"
-        if not decode.seconds:
+        if (decode.seconds or 0) <= 0:
             yield "the decode node waited for no transfer"
         return
     if prefill.ranges != decode.ranges:
@@ -138,7 +159,8 @@ def _log_gaps(evidence: Evidence, exchange: Exchange, prefill: Transfer, decode:
             yield f"the {role} node moved no token"
         elif not _whole(side, exchange.prompt_tokens):
             yield f"{role}: {_spans(side)} is not the prompt of {exchange.prompt_tokens} tokens without a gap"
-        if evidence.facts.config.get(role, {}).get("hybrid") and not side.state:
+        hybrid = evidence.facts.config.get(role, {}).get("hybrid") or prefill.state or decode.state
+        if hybrid and not side.state:
             yield f"the {role} node shows no transfer of the linear attention's state"
 
 

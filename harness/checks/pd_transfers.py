@@ -3,6 +3,7 @@
 `transfers.jsonl` has one line per node and request.
 """
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -38,7 +39,7 @@ class Moved(Line):
     @property
     def any(self) -> bool:
         """Whether KV was moved. Requests alone are no proof: nodes count those of their own warm-up too."""
-        return bool(self.tokens) or bool(self.size)
+        return (self.tokens or 0) > 0 or (self.size or 0) > 0
 
 
 class Counting:
@@ -104,13 +105,14 @@ def _totals(node: ServerView) -> TransferTotals | None:
 
 def _moved(before: TransferTotals, after: TransferTotals) -> bool:
     growth = _growth(before, after)
-    return bool(growth["tokens"] or growth["size"])
+    return (growth["tokens"] or 0) > 0 or (growth["size"] or 0) > 0
 
 
 def _growth(before: TransferTotals, after: TransferTotals) -> dict[str, float | None]:
-    """A counter may be absent until it first counts."""
+    """A counter may be absent until it first counts; one that is no number counts nothing."""
     growth: dict[str, float | None] = {}
     for field in fields(TransferTotals):
         first, last = getattr(before, field.name), getattr(after, field.name)
-        growth[field.name] = None if last is None else last - (first or 0.0)
+        grown = math.nan if last is None else last - (first or 0.0)
+        growth[field.name] = grown if math.isfinite(grown) else None
     return growth

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from harness.checks import legs
-from harness.checks.acceptance import accept_length, counted, mean_length
+from harness.checks.acceptance import accept_length, counted, mean_length, told_by_all
 from harness.checks.exchange import EXCHANGES, Evidence, Exchange, load_evidence
+from harness.checks.planned import Planned, as_planned
 from harness.engines import counter_names
 from harness.engines.made_up import made_up_acceptance
 from harness.errors import HarnessError
@@ -22,13 +23,18 @@ Lengths = Mapping[str, float | None]
 
 
 def judge(
-    folder: Path, *, prompts: int, least: float, number: float | None, reference: Path | None
+    folder: Path,
+    sizes: Mapping[str, tuple[int, int]],
+    *,
+    least: float,
+    number: float | None,
+    reference: Path | None,
 ) -> CheckResult:
-    """`least` is the share of the reference, a `number` or another lane's evidence, that must be reached;
-    without one nothing better than REPORTED is earned."""
+    """`sizes`: tokens of every prompt and its answer. `least` is the share of the reference, a `number` or
+    another lane's evidence, that must be reached; without one nothing better than REPORTED is earned."""
     try:
         evidence = load_evidence(folder)
-        findings = _asked(evidence, prompts)
+        findings = _asked(evidence, sizes)
         own = _own(evidence)
     except (HarnessError, KeyError, ValueError) as error:
         return legs.missing_evidence(error, folder)
@@ -44,7 +50,7 @@ def judge(
     if number is not None:
         wanted = dict.fromkeys(own, number)
     elif reference is not None:
-        wanted, unfit = _reference(reference, prompts, evidence)
+        wanted, unfit = _reference(reference, sizes, evidence)
         findings += unfit
     # A phase without any acceptance has been told already.
     measured = {phase: length for phase, length in own.items() if length is not None and length > 1}
@@ -63,12 +69,12 @@ def judge(
     )
 
 
-def _asked(evidence: Evidence, prompts: int) -> list[Finding]:
+def _asked(evidence: Evidence, sizes: Mapping[str, tuple[int, int]]) -> list[Finding]:
     """All was answered; `cold` was cold and `warm` a hit in the device's cache, as their names say."""
-    cases = [str(index) for index in range(prompts)]
     expected = int(str(evidence.facts.notes["expected_warm"]))
-    found = legs.sound(evidence.exchanges) + legs.asked(evidence, (COLD, WARM), cases)
-    return found + legs.cold(evidence, COLD) + legs.hit(evidence, WARM, dict.fromkeys(cases, expected))
+    found = legs.sound(evidence.exchanges)
+    found += as_planned(evidence, {COLD: Planned(sizes), WARM: Planned(sizes, like=COLD)})
+    return found + legs.cold(evidence, COLD) + legs.hit(evidence, WARM, dict.fromkeys(sizes, expected))
 
 
 def _own(evidence: Evidence) -> dict[str, float | None]:
@@ -77,7 +83,8 @@ def _own(evidence: Evidence) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
     for leg, first, last in ((COLD, before, cold), (WARM, cold, warm)):
         scraped = mean_length(counter_names.accepted(first, last))
-        answered = accept_length(evidence, evidence.leg(leg).values())
+        answers = evidence.leg(leg).values()
+        answered = accept_length(evidence, answers) if told_by_all(evidence, answers) else None
         found[leg] = answered if scraped is None else scraped
     return found
 
@@ -120,7 +127,7 @@ def _within(name: str, evidence: Evidence, least: float) -> Iterator[Finding]:
 
 def _exercised(phase: str, length: float | None) -> Iterator[Finding]:
     if length is None:
-        message = f"{phase}: nothing was drafted, or the server does not tell how much of it was accepted"
+        message = f"{phase}: nothing was drafted, or not every request tells how much was accepted"
         yield Finding(code=Code.NOT_EXERCISED, message=message, where=phase)
     elif length <= 1:
         message = f"{phase}: the accept length is {length:.3f}: no drafted token was ever accepted"
@@ -140,13 +147,15 @@ def _collapsed(lengths: Lengths, wanted: Lengths, least: float) -> list[Finding]
     return found
 
 
-def _reference(place: Path, prompts: int, here: Evidence) -> tuple[Lengths, list[Finding]]:
+def _reference(
+    place: Path, sizes: Mapping[str, tuple[int, int]], here: Evidence
+) -> tuple[Lengths, list[Finding]]:
     """The other lane's accept lengths; and what makes it unfit."""
     name = f"{place.parent.name}/{place.name}"
     try:
         evidence = load_evidence(place)
         own = _own(evidence)
-        found = _asked(evidence, prompts)
+        found = _asked(evidence, sizes)
     except (HarnessError, KeyError, ValueError) as error:
         message = f"the reference {name} cannot be read: {error}"
         return {}, [Finding(code=Code.REFERENCE_UNFIT, message=message, where=name)]

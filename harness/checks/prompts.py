@@ -14,6 +14,7 @@ from typing import Any
 from harness.checks.base import CheckContext
 from harness.engines.client import Client
 from harness.errors import HarnessError
+from harness.host.paths import is_file, is_folder
 
 _TEXT = """
 harbour ledger copper orchard signal winter carpenter violet tunnel barley compass engine market silver
@@ -122,6 +123,20 @@ def maker_for(context: CheckContext) -> PromptMaker:
 
     ask("a")
     return PromptMaker(ask)
+
+
+def tokenizer_problem(folder: Path, *, server_tells: bool) -> str:
+    """Why no prompts could be made for the model in this directory; empty where they can, or where it is
+    none. `server_tells`: the server tells token ids, where the directory has no tokenizer."""
+    file = folder / "tokenizer.json"
+    if not is_file(file):
+        missing = is_folder(folder) and not server_tells
+        return f"its prompts need {file}, which is not there; copy the model's into it" if missing else ""
+    try:
+        _from_file(file)
+    except HarnessError as error:
+        return f"{error.what}; copy the model's into its place"
+    return ""
 
 
 @lru_cache

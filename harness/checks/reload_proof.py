@@ -19,6 +19,9 @@ def proof(evidence: Evidence, target: Exchange, expected: int, moments: Moments)
     if cached.host is not None:
         device = cached.device if cached.device is not None else (cached.total or 0) - cached.host
         found = _by_tier(target, expected, device, cached.host)
+        tiers = device + cached.host + (cached.storage or 0)
+        if not found and cached.total is not None and abs(cached.total - tiers) > CHANCE:
+            found = _not_exercised(target, f"{cached.total} cached tokens in all, and {tiers} by tier")
     elif cached.total is None:
         found = _not_exercised(target, "the server does not tell cached tokens: nothing can be proven")
     else:
@@ -36,14 +39,15 @@ def absence(evidence: Evidence, target: Exchange, moments: Moments) -> list[Find
             "server is not to have one: a hit proves nothing here"
         )
         return [Finding(code=Code.CONTROL_FAILED, message=message, where=target.where)]
-    if cached.total is None:
+    most = evidence.most_cached(target)
+    if cached.total is None or most is None:
         return _not_exercised(target, "the server does not tell cached tokens: nothing can be proven")
-    if cached.total <= CHANCE:
+    if most <= CHANCE:
         return []
     if cached.device is not None or cached.host is not None:
-        return _not_pushed_out(target, cached.total)
+        return _not_pushed_out(target, most)
     message = (
-        f"reload: {cached.total} tokens came from a cache although the prompt was pushed out of the device's "
+        f"reload: {most} tokens came from a cache although the prompt was pushed out of the device's "
         "and there is no other: a hit proves nothing here"
     )
     return [Finding(code=Code.CONTROL_FAILED, message=message, where=target.where)]

@@ -1,48 +1,46 @@
 """Judging what the `cpu-reload` check collected. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from harness.checks import legs
 from harness.checks.acceptance import accept_length
-from harness.checks.exchange import Evidence, Exchange, load_evidence
+from harness.checks.exchange import Evidence, Exchange
+from harness.checks.reload_plan import (
+    AFTER,
+    AGAIN,
+    CASE,
+    COLD,
+    EVICTED,
+    RELOAD,
+    RELOADED,
+    WARM,
+    Noted,
+    Wanted,
+    load_noted,
+    sequence,
+)
 from harness.checks.reload_proof import absence, proof
 from harness.errors import HarnessError
 from harness.evidence.record import CheckResult
 from harness.findings import EFFECT, Code, Finding, verdict_of
 from harness.verdict import Verdict
 
-CASE = "target"
-COLD, WARM, AGAIN, EVICT, RELOAD, AFTER = "cold", "warm", "warm-again", "evict", "reload", "warm-after"
-EVICTED, RELOADED = "evicted", "reloaded"  # marks
 ACCEPT_SHARE = 0.95  # of the accept length before, that must be left after the reload
 
 
-@dataclass(frozen=True, slots=True)
-class Noted:
-    """What was computed before anything was asked. Tokens; None where the server does not tell."""
-
-    tier: bool
-    length: int
-    expected_warm: int
-    expected_host: int
-    device: int | None
-    host: int | None
-    evict_prompts: int
-    evict_tokens: int
-
-
-def judge(folder: Path, *, tier: bool, share: float, control: Path | None) -> CheckResult:
-    """`tier`: off for a negative control. `share`: the longest time to first token of the reload, as a share
-    of the cold one's. `control`: evidence of the negative control."""
+def judge(folder: Path, wanted: Wanted, *, share: float, control: Path | None) -> CheckResult:
+    """`share`: the longest time to first token of the reload, as a share of the cold one's. `control`:
+    evidence of the negative control."""
     try:
-        evidence, noted = _load(folder)
+        evidence, noted = load_noted(folder)
     except (HarnessError, KeyError, TypeError, ValueError) as error:
         return legs.missing_evidence(error, folder)
-    findings = _sequence(evidence, noted)
+    tier = wanted.tier
+    findings = sequence(evidence, noted, wanted)
     if tier:
         findings += _reloaded(evidence, noted, share)
-        findings += _control(control, noted) if control else []
+        findings += _control(control, noted, wanted) if control else []
     else:
         findings += _not_reloaded(evidence, noted)
     earned = Verdict.PASS if control or not tier else Verdict.REPORTED
@@ -51,40 +49,6 @@ def judge(folder: Path, *, tier: bool, share: float, control: Path | None) -> Ch
     told = f"reload hit {metrics.get('hit')}"
     told += f", first token at {faster:.0%} of cold" if isinstance(faster, float) else ""
     return CheckResult(verdict=verdict_of(findings, earned), findings=findings, metrics=metrics, told=told)
-
-
-def _load(folder: Path) -> tuple[Evidence, Noted]:
-    evidence = load_evidence(folder)
-    notes = evidence.facts.notes
-    device, host = notes["device_tokens"], notes["host_tokens"]
-    numbers = ("length", "expected_warm", "expected_host", "evict_prompts", "evict_tokens")
-    length, warm, reload, prompts, tokens = (int(str(notes[name])) for name in numbers)
-    return evidence, Noted(
-        tier=notes["tier"] is True,
-        length=length,
-        expected_warm=warm,
-        expected_host=reload,
-        device=None if device is None else int(str(device)),
-        host=None if host is None else int(str(host)),
-        evict_prompts=prompts,
-        evict_tokens=tokens,
-    )
-
-
-def _sequence(evidence: Evidence, noted: Noted) -> list[Finding]:
-    """All was asked and answered, cold was cold, and warm came from the device's cache."""
-    found = legs.sound(evidence.exchanges)
-    found += legs.asked(evidence, (COLD, WARM, AGAIN, RELOAD, AFTER), (CASE,))
-    found += legs.asked(evidence, (EVICT,), map(str, range(noted.evict_prompts)))
-    found += [
-        Finding(code=Code.EVIDENCE_MISSING, message=f"the moment `{label}` is not on file", where=label)
-        for label in (EVICTED, RELOADED)
-        if label not in evidence.marks
-    ]
-    found += legs.cold(evidence, COLD) + legs.cold(evidence, EVICT)
-    for leg in (WARM, AGAIN):
-        found += legs.hit(evidence, leg, {CASE: noted.expected_warm})
-    return found
 
 
 def _reloaded(evidence: Evidence, noted: Noted, share: float) -> list[Finding]:
@@ -129,11 +93,11 @@ def _not_reloaded(evidence: Evidence, noted: Noted) -> list[Finding]:
     return absence(evidence, target, (EVICTED, RELOADED))
 
 
-def _control(place: Path, noted: Noted) -> list[Finding]:
+def _control(place: Path, noted: Noted, wanted: Wanted) -> list[Finding]:
     """The negative control: the same sequence, without the tier, showed no reload."""
     name = f"{place.parent.name}/{place.name}"
     try:
-        evidence, other = _load(place)
+        evidence, other = load_noted(place)
     except (HarnessError, KeyError, TypeError, ValueError) as error:
         message = f"the negative control {name} cannot be read: {error}"
         return [Finding(code=Code.REFERENCE_UNFIT, message=message, where=str(place))]
@@ -146,7 +110,7 @@ def _control(place: Path, noted: Noted) -> list[Finding]:
             f"{other.evict_prompts} prompts to push them out; here {noted.length} and {noted.evict_prompts}"
         )
         return [Finding(code=Code.REFERENCE_UNFIT, message=message, where=str(place))]
-    found = _sequence(evidence, other) + _not_reloaded(evidence, other)
+    found = sequence(evidence, other, replace(wanted, tier=False)) + _not_reloaded(evidence, other)
     return [
         Finding(
             code=Code.CONTROL_FAILED if finding.code is Code.CONTROL_FAILED else Code.REFERENCE_UNFIT,
@@ -180,7 +144,7 @@ def _share(evidence: Evidence) -> float | None:
         return None
     reload, cold, *warm = (exchange for exchange in legs_of if exchange is not None)
     told = _first(evidence, reload), _first(evidence, cold)
-    if told[0] is not None and told[1]:
+    if told[0] is not None and told[1] is not None:
         return told[0] / told[1]
     least = min(exchange.latency_s for exchange in warm)
     if cold.latency_s <= least:
@@ -191,17 +155,20 @@ def _share(evidence: Evidence) -> float | None:
 def _first(evidence: Evidence, exchange: Exchange | None) -> float | None:
     if exchange is None:
         return None
-    answered = exchange.first_token_s
-    return answered if answered is not None else evidence.told(exchange).first_token_s
+    told = (exchange.first_token_s, evidence.told(exchange).first_token_s)
+    return next((seconds for seconds in told if seconds is not None and seconds > 0), None)
 
 
 def _acceptance(evidence: Evidence, target: Exchange) -> list[Finding]:
     """Of a server that speculates: the drafter's own cache came back too."""
     warm = _answered(evidence, WARM)
     before = accept_length(evidence, [warm]) if warm else None
+    after = accept_length(evidence, [target])
+    if warm is not None and before is None and after is not None:
+        message = f"accept length {after:.3f} after the reload, and none is told of before"
+        return [Finding(code=Code.NOT_EXERCISED, message=message, where=warm.where)]
     if warm is None or before is None or before <= 1 or warm.ids != target.ids:
         return []  # of another text it is another number; the difference itself is told already
-    after = accept_length(evidence, [target])
     if after is not None and after >= ACCEPT_SHARE * before:
         return []
     message = (

@@ -2,6 +2,9 @@
 
 No answer may be empty, loop, or run into its limit of tokens; how many must end by themselves is the
 stop-rate gate, `min_natural_stop`. Says nothing about accuracy.
+
+Answers are not streamed: `request_s` limits a whole answer, and a slow server cannot be told from one that
+hangs. So it should be long against what `max_tokens` take.
 """
 
 import json
@@ -42,7 +45,7 @@ class SmokeParams(Frozen):
     min_natural_stop: float = Field(
         1.0, ge=0, le=1, description="share of the answers that must end by themselves"
     )
-    request_s: float = Field(600, gt=0, description="time limit of one request")
+    request_s: float = Field(600, gt=0, description="time limit of one request, its whole answer")
 
     @property
     def probes(self) -> tuple[Probe, ...]:
@@ -82,17 +85,15 @@ class Smoke(FunctionalCheck):
     def collect(self, params: SmokeParams, context: CheckContext, begun: Begun | None) -> None:
         del begun
         answers: list[ProbeAnswer] = []
-        began = time.monotonic()
         with Client(context.base_url, timeout_s=params.request_s) as client:
             for probe in params.probes:
                 ask = partial(_asked, client, context.served_name, probe, params.max_tokens)
                 answers.append(watched(ask, context.pulse))
-                if time.monotonic() - began > params.request_s:
-                    what = f"a probe was not answered within {params.request_s:g} s: nothing more is asked"
-                    raise TargetError(what, evidence=str(context.server_log), code=Code.STALLED)
-                began = time.monotonic()
                 lines = "".join(answer.model_dump_json() + "\n" for answer in answers)
                 write_atomic(context.folder / ANSWERS, lines)
+                if answers[-1].latency_s > params.request_s:
+                    what = f"no whole answer to a probe within {params.request_s:g} s: nothing more is asked"
+                    raise TargetError(what, evidence=str(context.server_log), code=Code.STALLED)
                 context.pulse()
                 context.progress(len(answers), len(params.probes))
 
@@ -101,7 +102,7 @@ class Smoke(FunctionalCheck):
             answers = _load(folder / ANSWERS)
         except HarnessError as error:
             return legs.missing_evidence(error, folder)
-        findings = _missing(params, answers)
+        findings = _missing(params, answers) + _otherwise(params, answers)
         for answer in answers:
             findings += _one(answer)
         answered = [answer for answer in answers if _sound(answer)]
@@ -175,6 +176,19 @@ def _missing(params: SmokeParams, answers: list[ProbeAnswer]) -> list[Finding]:
     ]
 
 
+def _otherwise(params: SmokeParams, answers: list[ProbeAnswer]) -> list[Finding]:
+    """Answers that are not of these parameters, or there twice: they would count in the share."""
+    wanted = {(probe.kind, probe.name) for probe in params.probes}
+    found = []
+    for answer in answers:
+        if (answer.kind, answer.name) in wanted and answer.max_tokens == params.max_tokens:
+            wanted.remove((answer.kind, answer.name))
+            continue
+        message = f"the {answer.kind} probe `{answer.name}` was asked twice, or not as the parameters say"
+        found.append(Finding(code=Code.NOT_EXERCISED, message=message, where=answer.where))
+    return found
+
+
 def _sound(answer: ProbeAnswer) -> bool:
     return answer.error is None and answer.finish_reason not in (None, *BROKEN)
 
@@ -192,8 +206,9 @@ def _one(answer: ProbeAnswer) -> list[Finding]:
         found = []
         if not answer.text.strip():
             found.append((Code.BAD_ANSWER, "the answer is empty"))
-        elif answer.completion_tokens == 0:
-            found.append((Code.BAD_ANSWER, f"0 tokens were counted for the answer {shown}"))
+        elif answer.completion_tokens is not None and not 0 < answer.completion_tokens <= answer.max_tokens:
+            message = f"{answer.completion_tokens} tokens were counted for the answer {shown}"
+            found.append((Code.BAD_ANSWER, message))
         if is_degenerate(answer.text):
             found.append((Code.DEGENERATE, f"the answer loops: ... {shown}"))
         if answer.finish_reason != "stop":

@@ -19,6 +19,7 @@ from harness.engines.facts import (
     TransferTotals,
 )
 from harness.engines.grammar import LogGrammar
+from harness.engines.sizes import Told
 from harness.scenario.model import FlagValue, Scalar
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "Pausing",
     "RequestFacts",
     "ServedModel",
+    "Told",
     "Traces",
     "Transfer",
     "TransferTotals",
@@ -181,6 +183,7 @@ class Engine(Protocol):
     roles: tuple[str, ...]
     grammar: LogGrammar
     pausing: Pausing | None  # None: it never puts a running request aside
+    tells_ids: bool  # `tokenize` can: no tokenizer in the model's directory is needed
     must_agree: Mapping[str, tuple[str, ...]]
     """Entries of the effective configuration that must be equal on the servers of these roles of a lane,
     which might answer all the same; `normal`: and on the server that they are compared with."""
@@ -200,6 +203,14 @@ class Engine(Protocol):
     def problems(self, launch: Launch) -> list[str]:
         """What is wrong with the command, found without starting it: unknown or abbreviated flags (with the
         nearest valid name), bad choices, flags the harness owns, a missing interpreter or model."""
+        ...
+
+    def gpus_used(self, launch: Launch) -> Told | None:
+        """How many GPUs the server will use; None where its flags do not tell."""
+        ...
+
+    def limits(self, launch: Launch) -> tuple[Told, ...]:
+        """What limits the tokens of one request, prompt and output together; nothing where no flag tells."""
         ...
 
     def version(self, launch: Launch) -> str:

@@ -23,6 +23,7 @@ from harness.engines.environment import faked
 from harness.engines.flags import check, given
 from harness.errors import ConfigError
 from harness.host.hub import hub_cache
+from harness.host.paths import expanded, is_file, is_folder
 
 PROBE = DATA / "parse_probe.py"
 PROBE_TIMEOUT_S = 180.0  # an engine imported from a slow network disk
@@ -80,7 +81,7 @@ class PythonEngine:
         """The lane's `python`, else the environment variable, else the lab in `.labs/`, else this one."""
         named = launch.python or os.environ.get(self.variable)
         if named:
-            path = Path(named).expanduser()
+            path = expanded(named)
             return str(path.absolute()) if len(path.parts) > 1 else named
         project = Path(__file__).resolve().parents[2]
         for root in (Path.cwd(), project):
@@ -99,6 +100,10 @@ class PythonEngine:
         if found.version and commit:
             return f"{found.version} ({commit})"
         return found.version or commit or "unknown"
+
+    def folder(self, launch: Launch) -> Path | None:
+        """Where the interpreter has the package; None when it lacks it."""
+        return self._installed(launch).folder
 
     def _installed(self, launch: Launch) -> Installed:
         return _installed(
@@ -192,12 +197,12 @@ def _commit(checkout: Path) -> str:
 
 def _model_problems(path: str) -> list[str]:
     """Servers are started offline: the weights have to be on this machine."""
-    folder = Path(path).expanduser()
-    if folder.is_file() or any((folder / name).is_file() for name in ("config.json", "params.json")):
+    folder = expanded(path)
+    if is_file(folder) or any(is_file(folder / name) for name in ("config.json", "params.json")):
         return []
-    if folder.is_dir():
+    if is_folder(folder):
         return [f"{path} has no config.json: it is not a model directory"]
-    if path.count("/") == 1 and (hub_cache(os.environ) / f"models--{path.replace('/', '--')}").is_dir():
+    if path.count("/") == 1 and is_folder(hub_cache(os.environ) / f"models--{path.replace('/', '--')}"):
         return []
     return [f"there is no model {path} on this machine (servers are started offline and fetch nothing)"]
 

@@ -13,6 +13,7 @@ from harness.scenario.model import Pair, Scalar
 from harness.verdict import Verdict
 
 SCHEMA_VERSION = 1
+RUN = "run"  # the place of the run's own verdict
 
 Status: TypeAlias = Literal["started", "done", "interrupted", "failed"]
 
@@ -92,13 +93,17 @@ class LaneRecord(Recorded):
 
 
 class RunRecord(Recorded):
-    """The run. Times are UTC, ISO 8601."""
+    """The run. Times are UTC, ISO 8601. `harness_revision` is the commit of the checkout that the harness ran
+    from, with `-dirty` where files differed from it; empty where it was installed. `judged_first` are the
+    verdicts by place (`run`, `lane fp8`, `lane fp8, check gsm8k`, `pair fp8`) as the run ended, which judging
+    again does not change."""
 
     schema_version: int = SCHEMA_VERSION
     run_id: str
     scenario: str
     description: str = ""
     harness_version: str
+    harness_revision: str = ""
     command: list[str]
     status: Status = "started"
     verdict: Verdict = Verdict.SKIPPED
@@ -111,3 +116,12 @@ class RunRecord(Recorded):
     pairs: dict[str, PairResult] = Field(default_factory=dict)
     pair_specs: dict[str, Pair] = Field(default_factory=dict)
     findings: list[Finding] = Field(default_factory=list)
+    judged_first: dict[str, Verdict] = Field(default_factory=dict)
+
+    def verdicts(self) -> dict[str, Verdict]:
+        """Every verdict of the record, by place."""
+        found = {RUN: self.verdict}
+        for name, lane in self.lanes.items():
+            found[f"lane {name}"] = lane.verdict
+            found |= {f"lane {name}, check {check}": result.verdict for check, result in lane.checks.items()}
+        return found | {f"pair {name}": result.verdict for name, result in self.pairs.items()}

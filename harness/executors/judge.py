@@ -56,6 +56,8 @@ def examine_lane(run: RunDir, lane: LaneRecord) -> None:
     """
     for name, given in lane.check_params.items():
         lane.checks[name] = _check(run, lane, name, given)
+    told_before = (Code.EVIDENCE_MISSING, lane.name)  # it may have been restored since
+    lane.findings = [item for item in lane.findings if (item.code, item.where) != told_before]
     for changed in _changed(run.lane(lane.name)):
         _note(lane.findings, Finding(code=Code.EVIDENCE_MISSING, message=changed, where=lane.name))
     if lane.status in UNFINISHED and (lane.servers or run.lane(lane.name).is_dir()):
@@ -76,8 +78,8 @@ def _check(run: RunDir, lane: LaneRecord, name: str, given: dict[str, object]) -
     collected = lane.collect_findings.get(name, [])
     folder = run.check(lane.name, name)
     if not folder.is_dir():
-        finding = _without_folder(lane, name)
-        findings = [*collected, finding]
+        told = any(finding.code is Code.NOT_RUN for finding in collected)  # by whoever decided not to run it
+        findings = collected if told else [*collected, _without_folder(lane, name)]
         return CheckResult(verdict=verdict_of(findings, Verdict.SKIPPED), findings=findings)
     try:
         planned = parse_check(name, given)

@@ -3,7 +3,8 @@
 import contextlib
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 
 from harness.deploy.deployment import Deployment, deploy
@@ -16,6 +17,7 @@ from harness.evidence.record import LaneRecord
 from harness.executors.collect import Early, collect
 from harness.executors.expected import assert_expected, resolved_otherwise
 from harness.executors.plan import PlannedLane, at_run, introduced
+from harness.executors.withheld import withheld
 from harness.executors.workshop import Workshop
 from harness.findings import Code, Finding
 from harness.host.cpus import cores as cpu_cores
@@ -41,9 +43,11 @@ def run_lane(planned: PlannedLane, shop: Workshop, gpus: GpuLease | Problem | No
     if planned.skip:
         record.findings.append(Finding(code=Code.NOT_RUN, message=planned.skip, where=lane.name))
         record.status = "done"
+        shop.watcher.note(lane.name, f"not run: {planned.skip}")
         return record
     shop.run.lane(lane.name).mkdir(parents=True, exist_ok=True)
     record.findings += _rerun(planned)
+    planned = _without(planned, withheld(planned, shop.ended, shop.run), record, shop)
     shop.save(record)
     began = time.monotonic()
     try:
@@ -68,6 +72,19 @@ def run_lane(planned: PlannedLane, shop: Workshop, gpus: GpuLease | Problem | No
         record.phases["lane"] = time.monotonic() - began
         shop.save(record)
     return record
+
+
+def _without(
+    planned: PlannedLane, reasons: Mapping[str, str], record: LaneRecord, shop: Workshop
+) -> PlannedLane:
+    """The lane without the checks that cannot be run; the record says why."""
+    lane = planned.lane.name
+    for check, reason in reasons.items():
+        record.collect_findings[check] = [
+            Finding(code=Code.NOT_RUN, message=f"not run: {reason}", where=lane)
+        ]
+        shop.watcher.note(lane, f"{check} is not run: {reason}")
+    return replace(planned, checks=tuple(check for check in planned.checks if check.name not in reasons))
 
 
 def _rerun(planned: PlannedLane) -> list[Finding]:

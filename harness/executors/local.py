@@ -25,6 +25,7 @@ from harness.executors.judge import judge_lane, judge_run
 from harness.executors.parallel import run_lanes
 from harness.executors.plan import Plan, PlannedLane, require_sound
 from harness.executors.reuse import late_objections
+from harness.executors.revision import revision
 from harness.executors.simulate import is_simulated
 from harness.executors.workshop import Workshop
 from harness.findings import Code, Finding
@@ -142,8 +143,11 @@ def _once_more(plan: Plan, run: RunDir) -> list[PlannedLane]:
 
 
 def judge_and_report(run: RunDir, record: RunRecord) -> None:
-    """Judge what there is; write the record and every summary anew."""
+    """Judge what there is; write the record and every summary anew. The first verdicts are kept."""
+    if record.exit_code is not None and not record.judged_first:  # by a harness that did not keep them
+        record.judged_first = record.verdicts()
     judge_run(run, record)
+    record.judged_first = record.judged_first or record.verdicts()
     run.write(record)
     write_summary(run, record)
     for lane in record.lanes.values():
@@ -165,6 +169,7 @@ def _opening(plan: Plan, run: RunDir, gpus: GpuBook, require_gate: bool) -> RunR
         scenario=plan.scenario.name,
         description=plan.scenario.description,
         harness_version=__version__,
+        harness_revision=revision(),
         command=redact_argv(sys.argv),
         require_gate=require_gate,
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),

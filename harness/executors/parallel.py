@@ -10,6 +10,7 @@ from harness.errors import Problem
 from harness.evidence.record import LaneRecord
 from harness.executors.lane import run_lane
 from harness.executors.plan import PlannedLane
+from harness.executors.withheld import unless_pointless
 from harness.executors.workshop import Workshop
 from harness.host.gpu import GpuLease
 
@@ -22,10 +23,11 @@ def run_lanes(lanes: Sequence[PlannedLane], shop: Workshop, finish: Callable[[La
     """Run all lanes, each as soon as its GPUs are free, in the given order; return when the last has ended.
 
     Lanes without GPUs run one at a time beside the others: they share the processor. `finish` is called in
-    the lane's thread when it has ended. An interrupt, or a bug of ours in a lane, halts the others: all are
+    the lane's thread when it has ended, and judges it. A lane whose every check refers to one that delivered
+    nothing is skipped. An interrupt, or a bug of ours in a lane, halts the others: all are
     released before it is raised here.
     """
-    waiting, running = list(lanes), dict[Future[None], PlannedLane]()
+    waiting, running = list(lanes), dict[Future[LaneRecord], PlannedLane]()
     with ThreadPoolExecutor(max_workers=max(1, len(lanes)), thread_name_prefix="lane") as pool:
         try:
             deadline = time.monotonic() + shop.gpu_wait_s
@@ -38,7 +40,9 @@ def run_lanes(lanes: Sequence[PlannedLane], shop: Workshop, finish: Callable[[La
                 done, _ = wait(running, timeout=POLL_S, return_when=FIRST_COMPLETED)
                 for future in done:
                     del running[future]
-                    future.result()
+                    record = future.result()
+                    shop.ended[record.name] = record
+                    waiting = [unless_pointless(planned, shop.ended, shop.run) for planned in waiting]
                     deadline = time.monotonic() + shop.gpu_wait_s  # GPUs came back: patience begins anew
         except BaseException as error:
             shop.halt.call(str(error) or type(error).__name__)
@@ -48,7 +52,7 @@ def run_lanes(lanes: Sequence[PlannedLane], shop: Workshop, finish: Callable[[La
 
 def _startable(
     waiting: Sequence[PlannedLane],
-    running: dict[Future[None], PlannedLane],
+    running: dict[Future[LaneRecord], PlannedLane],
     shop: Workshop,
     deadline: float,
 ) -> list[tuple[PlannedLane, GpuLease | Problem | None]]:
@@ -92,14 +96,16 @@ def _one(
     shop: Workshop,
     lease: GpuLease | Problem | None,
     finish: Callable[[LaneRecord], None],
-) -> None:
+) -> LaneRecord:
     with ExitStack() as stack:
         if isinstance(lease, GpuLease):
             stack.enter_context(lease)
-        finish(run_lane(planned, shop, lease))
+        record = run_lane(planned, shop, lease)
+        finish(record)
+    return record
 
 
-def _unwind(running: dict[Future[None], PlannedLane], shop: Workshop) -> None:
+def _unwind(running: dict[Future[LaneRecord], PlannedLane], shop: Workshop) -> None:
     """Wait for every lane's release. One that waits for its server's answer is freed by ending the server."""
     for number, patience in ((signal.SIGTERM, PATIENCE_S), (signal.SIGKILL, TERM_S)):
         wait(running, timeout=patience)

@@ -18,11 +18,13 @@ from harness.engines import engine_of, roles_of
 from harness.engines.base import Engine, Launch
 from harness.errors import ConfigError
 from harness.executors import requirements
+from harness.executors.fitting import check_problems, gpu_problems
 from harness.executors.references import pair_problems, reference_problems
 from harness.executors.reuse import EarlierRun, baselines_of, objections
 from harness.executors.schedule import Job, Schedule, pack
 from harness.host.addresses import is_own_address
 from harness.host.gpu import Gpu, GpuBook, Link, cuda_names
+from harness.host.paths import expanded, is_there
 from harness.host.ports import PortBook
 from harness.host.proc import MARK
 from harness.scenario.model import Lane, Pair, Scenario, ServerSpec
@@ -107,9 +109,12 @@ def make_plan(scenario: Scenario, ports: PortBook, gpus: GpuBook, earlier: Earli
         if earlier is not None and lane.name in baselines_of(scenario) and not planned.skip:
             planned = _with_earlier(planned, earlier)
         lanes.append(planned)
-        found += ((lane.name, problem) for problem in requirements.problems(lane.requires))
+    by_name = {planned.lane.name: planned for planned in lanes}
+    for name, planned in by_name.items():
+        found += ((name, problem) for problem in _static_problems(planned))
         if not planned.skip:
-            found += ((lane.name, problem) for problem in _lane_problems(planned))
+            found += ((name, problem) for problem in _lane_problems(planned))
+            found += ((name, problem) for problem in check_problems(planned, by_name))
     circles = list(reference_problems(lanes))
     found += circles
     found += pair_problems(scenario, lanes)
@@ -215,10 +220,16 @@ def _plan_lane(lane: Lane, ports: PortBook, gpus: GpuBook) -> PlannedLane:
 
 def _model_path(lane: Lane) -> str:
     if lane.model.path is not None:
-        path = Path(lane.model.path).expanduser()
-        return str(path.absolute() if path.exists() else path)  # else it may be a hub's name
+        path = expanded(lane.model.path)
+        return str(path.absolute() if is_there(path) else path)  # else it may be a hub's name
     name = str(lane.model.pull)
     return str(models.expected_path(name)) if name in models.MODELS else name
+
+
+def _static_problems(planned: PlannedLane) -> list[str]:
+    """What is wrong whatever this machine has: a lane that is skipped for want of hardware tells it too."""
+    found = requirements.problems(planned.lane.requires)
+    return found if planned.lane.skip else [*found, *gpu_problems(planned)]
 
 
 def _lane_problems(planned: PlannedLane) -> list[str]:

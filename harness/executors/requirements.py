@@ -5,7 +5,7 @@ Conditions on GPUs also restrict which ones the lane may lease: see `matches` an
 
 import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.host.gpu.inventory import Gpu, Inventory, Link
@@ -50,6 +50,17 @@ _SHAPES: dict[str, tuple[Callable[[object], bool], str]] = {
 }
 KNOWN = tuple(_SHAPES)
 FAMILIES = ("volta", "turing", "ampere", "ada", "hopper", "blackwell")
+# Processor features as Linux names them, besides those of this machine; the usual one of a family first. All
+# of AVX-512 and AMX stand here: a real name that is missing would be taken for a slip of the pen.
+_FEATURES = """
+sse sse2 pni ssse3 sse4_1 sse4_2 sse4a avx avx2 avx_vnni avx_vnni_int8 avx_ifma fma f16c bmi1 bmi2 gfni vaes
+avx512f avx512cd avx512dq avx512bw avx512vl avx512er avx512pf avx512ifma avx512vbmi avx512_vbmi2 avx512_vnni
+avx512_bitalg avx512_vpopcntdq avx512_vp2intersect avx512_4vnniw avx512_4fmaps avx512_bf16 avx512_fp16
+amx_tile amx_int8 amx_bf16 amx_fp16 amx_complex amx_fp8 amx_tf32 amx_avx512 amx_movrs
+asimd asimdhp asimdrdm asimddp asimdfhm fp fphp bf16 i8mm neon vfpv4
+sve sve2 sve2p1 svebf16 svei8mm svef32mm svef64mm sme sme2
+"""
+FEATURES = tuple(_FEATURES.split())
 
 
 def problems(requires: Mapping[str, Any]) -> list[str]:
@@ -64,6 +75,8 @@ def problems(requires: Mapping[str, Any]) -> list[str]:
             found.append(f"requires.{key} must be {_SHAPES[key][1]}")
         elif key == "gpu":
             found += _misspelt(value if isinstance(value, list) else [value])
+        elif key == "cpu_any_of":
+            found += _misspelt_features(value)
     return found
 
 
@@ -75,6 +88,21 @@ def _misspelt(names: Sequence[str]) -> list[str]:
         if name.lower() not in FAMILIES
         and (near := difflib.get_close_matches(name.lower(), FAMILIES, 1, 0.8))
     ]
+
+
+def _misspelt_features(names: Sequence[str]) -> Iterator[str]:
+    """Features that no processor has and one of which is nearly meant: `avx512`, `AMX-tile`. Others may be
+    real."""
+    known = (*FEATURES, *sorted(cpu_features()))
+    for name in names:
+        if name in known:
+            continue
+        word = name.lower().replace("-", "_")
+        near = [feature for feature in known if sorted(feature) == sorted(word)]
+        near += (feature for feature in known if len(word) > 2 and feature.startswith(word))
+        near += difflib.get_close_matches(word, known, 1, 0.85)
+        if near:
+            yield f"requires.cpu_any_of: no processor feature is called `{name}`; did you mean {near[0]}?"
 
 
 def unmet(requires: Mapping[str, Any], gpus: int, inventory: Inventory | None = None) -> str:

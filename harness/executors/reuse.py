@@ -1,7 +1,8 @@
 """`--baseline RUN`: a baseline lane that an earlier run measured already, taken over instead of run again.
 
 Taken over only if nothing speaks against it: the same engine, version, weights, flags, environment and
-hardware as planned now, the same check parameters, a sound verdict, and every artefact as it was written.
+hardware as planned now, the same check parameters, every artefact as it was written, and a sound verdict: the
+one on record, and the one that today's judges give to the same files.
 What only a running server can tell (its resolved configuration) is compared after the candidate has run, by
 the pair's own parity; a baseline that fails there is run again.
 """
@@ -18,7 +19,7 @@ from harness.evidence.digests import check_digests
 from harness.evidence.fingerprint import Fingerprint, diff, read_fingerprint, up_to_check
 from harness.evidence.record import LaneRecord, RunRecord, ServerRecord
 from harness.evidence.run_dir import RunDir
-from harness.findings import Code, Finding
+from harness.findings import EFFECT, Code, Finding
 from harness.host.redact import redact_env
 from harness.scenario.model import Lane, Scenario
 from harness.verdict import Verdict
@@ -81,6 +82,7 @@ def objections(past: EarlierRun, lane: Lane, launches: Sequence[tuple[Engine, La
         found.append("its checks had other parameters")
     folder = past.run.lane(lane.name)
     found += check_digests(folder)
+    found += _judged_again(past, earlier)
     found += (
         f"nothing is left of its check `{name}`" for name in lane.checks if not any((folder / name).glob("*"))
     )
@@ -93,6 +95,24 @@ def objections(past: EarlierRun, lane: Lane, launches: Sequence[tuple[Engine, La
         f"{item.key} was {item.baseline!r} and is {item.candidate!r}" for item in diff(before, now, LATER)
     )
     return found
+
+
+def _judged_again(past: EarlierRun, earlier: LaneRecord) -> list[str]:
+    """What today's judges have against the old evidence, whatever its record says. Writes nothing there."""
+    from harness.executors.judge import examine_lane  # it imports the plan, which imports this
+
+    lane = earlier.model_copy(deep=True)
+    examine_lane(past.run, lane)
+    if lane.verdict in SOUND:
+        return []
+    findings = [*lane.findings, *(item for result in lane.checks.values() for item in result.findings)]
+    worst_first = sorted((item for item in findings if EFFECT[item.code]), key=_rank, reverse=True)
+    why = f": {worst_first[0].code} {worst_first[0].message.splitlines()[0]}" if worst_first else ""
+    return [f"judged again, its evidence is {lane.verdict}{why}"]
+
+
+def _rank(finding: Finding) -> int:
+    return (EFFECT[finding.code] or Verdict.PASS).rank
 
 
 def _planned_fingerprint(lane: Lane, launches: Sequence[tuple[Engine, Launch]]) -> Fingerprint:

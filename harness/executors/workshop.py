@@ -27,6 +27,7 @@ class Workshop:
     save: Callable[[LaneRecord], None]
     gpu_wait_s: float = 600.0
     up: dict[str, Deployment] = field(default_factory=dict)  # by lane
+    ended: dict[str, LaneRecord] = field(default_factory=dict)  # by lane, judged
 
     def hurry(self, lane: str, number: int) -> None:
         """Signal the servers of a lane whose thread waits for them."""

@@ -11,6 +11,8 @@ def render_plan(name: str, plan: dict[str, Any]) -> str:
     """The plan's JSON as text."""
     counts = f"{len(plan['lanes'])} lane(s), {len(plan['pairs'])} pair(s)"
     lines = [f"scenario {safe(name)}: {counts}; nothing is started"]
+    common = _common([server["env"] for lane in plan["lanes"].values() for server in lane["servers"]])
+    lines += _once(common)
     for lane, planned in plan["lanes"].items():
         lines += ["", f"lane {safe(lane)}: {planned['gpus']} GPU(s)"]
         if planned["requires"]:
@@ -25,8 +27,8 @@ def render_plan(name: str, plan: dict[str, Any]) -> str:
             lines += [
                 f"  {server['role']} ({server['engine']}), ports {ports}, cores {server['cpus'] or 'any'}"
             ]
-            words = [f"{key}={shlex.quote(value)}" for key, value in server["env"].items()]
-            lines += _command([*words, *(shlex.quote(word) for word in server["argv"])])
+            own = {key: value for key, value in server["env"].items() if key not in common}
+            lines += _command([*_settings(own), *map(shlex.quote, server["argv"])])
         for check, planned_check in planned["checks"].items():
             lines.append(f"  check {safe(check)}")
             if planned_check["argv"] is None:
@@ -47,6 +49,27 @@ def render_plan(name: str, plan: dict[str, Any]) -> str:
         may_differ = ", ".join(pair["may_differ"]) or "nothing"
         lines += ["", safe(sides), f"  {rule}; may differ: {safe(may_differ, 4000)}"]
     return "\n".join(lines) + "\n"
+
+
+def _common(environments: Sequence[dict[str, str]]) -> dict[str, str]:
+    """What is the same for all servers; nothing where there is but one, whose command then has all. GPUs stay
+    with each command: exported, they would limit a harness that is run from the same shell."""
+    if len(environments) < 2:
+        return {}
+    first, *others = environments
+    same = {key: value for key, value in first.items() if all(one.get(key) == value for one in others)}
+    return {key: value for key, value in same.items() if not key.startswith("CUDA_")}
+
+
+def _once(common: dict[str, str]) -> list[str]:
+    if not common:
+        return []
+    title = "environment of every server: paste this once, before any of their commands"
+    return ["", title, *_command(["export", *_settings(common)])]
+
+
+def _settings(environment: dict[str, str]) -> list[str]:
+    return [f"{key}={shlex.quote(value)}" for key, value in environment.items()]
 
 
 def _why(problems: Sequence[str], lane: str, check: str) -> str:

@@ -5,7 +5,7 @@ from collections import Counter
 from typing import Any
 
 from harness.evidence.files import write_atomic, write_json
-from harness.evidence.record import FilterStats, LaneRecord, PairResult, RunRecord
+from harness.evidence.record import RUN, FilterStats, LaneRecord, PairResult, RunRecord
 from harness.evidence.run_dir import RunDir
 from harness.findings import EFFECT, Code, Finding
 from harness.report.text import safe, seconds, table
@@ -21,6 +21,7 @@ MEANING = {
     Verdict.FAIL: "the engine broke an acceptance rule",
 }
 SHOWN_PER_CODE = 3
+SHOWN_PLACES = 5
 _ALL = re.compile(r"(\d+) findings of this kind in all")  # the last of a long list says how many
 DECLARED = "what the record of their run declares for a pair of these lanes"
 
@@ -43,6 +44,8 @@ def summary_json(record: RunRecord) -> dict[str, Any]:
         "status": record.status,
         "verdict": record.verdict,
         "exit_code": record.exit_code,
+        "harness": {"version": record.harness_version, "revision": record.harness_revision},
+        "changed": {place: {"was": was, "now": now} for place, (was, now) in _changed(record).items()},
         "findings": [finding.model_dump() for finding in record.findings],
         "lanes": {
             name: {
@@ -61,8 +64,9 @@ def render_run(record: RunRecord, place: str) -> str:
     lines = [
         f"scenario  {safe(record.scenario)}"
         + (f": {safe(record.description)}" if record.description else ""),
-        f"run       {safe(record.run_id)} ({record.status}), harness {safe(record.harness_version)}",
+        f"run       {safe(record.run_id)} ({record.status}), {_harness(record)}",
         f"verdict   {record.verdict}: {_meaning(record)} (exit code {record.exit_code})",
+        *_changed_line(record),
         "",
         *_lanes_table(record),
     ]
@@ -81,6 +85,35 @@ def _meaning(record: RunRecord) -> str:
     return MEANING[record.verdict]
 
 
+def _harness(record: RunRecord) -> str:
+    commit = f" ({safe(record.harness_revision)})" if record.harness_revision else ""
+    return f"harness {safe(record.harness_version)}{commit}"
+
+
+def _changed(record: RunRecord) -> dict[str, tuple[Verdict, Verdict]]:
+    """By place, the first verdict and today's, where they differ."""
+    now = record.verdicts()
+    pairs = {place: (first, now.get(place, first)) for place, first in record.judged_first.items()}
+    return {place: (first, last) for place, (first, last) in pairs.items() if first is not last}
+
+
+def _changed_line(record: RunRecord) -> list[str]:
+    """That judging again found something else, and where; nothing where it did not. A check is named where
+    its lane's verdict stayed."""
+    changed = _changed(record)
+    if not changed:
+        return []
+    since = "it was first judged" if record.status == "started" else "the run ended"
+    run = changed.pop(RUN, None)
+    places = [place for place in changed if place.rpartition(", check ")[0] not in changed]
+    told = [f"{place}: {changed[place][0]} -> {changed[place][1]}" for place in places[:SHOWN_PLACES]]
+    told += [f"{len(places) - SHOWN_PLACES} more"] if len(places) > SHOWN_PLACES else []
+    what = safe("; ".join(told), 1000)
+    if run is None:
+        return [f"changed   since {since}: {what}"]
+    return [f"changed   verdict was {run[0]} when {since}, now {run[1]}" + (f" ({what})" if what else "")]
+
+
 def render_unfinished(run: RunDir, record: RunRecord, pid: str | None) -> str:
     """The page of a run that was never judged: how far its lanes are. `pid` is the harness that runs it now;
     None: it was killed."""
@@ -91,7 +124,7 @@ def render_unfinished(run: RunDir, record: RunRecord, pid: str | None) -> str:
     lines = [
         f"scenario  {safe(record.scenario)}"
         + (f": {safe(record.description)}" if record.description else ""),
-        f"run       {safe(record.run_id)} ({state}), harness {safe(record.harness_version)}",
+        f"run       {safe(record.run_id)} ({state}), {_harness(record)}",
         f"started   {safe(record.started_at)}",
         f"verdict   {safe(verdict, 4000)}",
         "",
@@ -204,9 +237,11 @@ def _all_findings(record: RunRecord) -> list[tuple[str, Finding]]:
 
 
 def _lane_findings(lane: LaneRecord) -> list[tuple[str, Finding]]:
+    """Of the lane and its checks. That a lane was not run is said once, and not again of each check."""
     found = [(lane.name, finding) for finding in lane.findings]
+    told = {finding.code for finding in lane.findings} & {Code.NOT_RUN}
     for name, result in lane.checks.items():
-        found += [(f"{lane.name}/{name}", finding) for finding in result.findings]
+        found += [(f"{lane.name}/{name}", finding) for finding in result.findings if finding.code not in told]
     return found
 
 
@@ -226,7 +261,7 @@ def _findings_block(found: list[tuple[str, Finding]]) -> list[str]:
         count = shown[place, finding.code]
         if count <= SHOWN_PER_CODE:
             effect = EFFECT[finding.code]
-            where = f" [{safe(finding.where, 160)}]" if finding.where else ""
+            where = f" [{safe(finding.where, 160)}]" if finding.where not in ("", place) else ""
             lines.append(f"  {effect or 'note'}  {finding.code}  {safe(place)}: {_message(finding)}{where}")
         elif count == SHOWN_PER_CODE + 1:
             rest = total[place, finding.code] - SHOWN_PER_CODE

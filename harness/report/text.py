@@ -8,7 +8,8 @@ CELL = 400  # characters
 
 def safe(text: str, limit: int = 400) -> str:
     """One line of printable text: control and formatting characters become visible escapes."""
-    shown = "".join(_visible(char) for char in text.replace("\n", " "))
+    beginning = text[: limit + 1]  # no character becomes shorter: what comes after it is never shown
+    shown = "".join(_visible(char) for char in beginning.replace("\n", " "))
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 
 

@@ -28,6 +28,12 @@ def _word(text: str | None) -> str | None:
     return one_line(text) if text else None
 
 
+def _reason(text: str | None) -> str | None:
+    if text is not None and not text.strip():
+        raise ValueError("an empty text is no reason: say why the lane is SKIPPED; null: it runs")
+    return None if text is None else one_line(text)
+
+
 def _no_bool(value: object) -> object:
     # Python counts true as 1; a person who writes `gpus: true` means something else.
     if isinstance(value, bool):
@@ -68,6 +74,7 @@ _FLAG_SCHEMA: Final = {
 }
 
 Word = Annotated[str | None, AfterValidator(_word)]
+Reason = Annotated[str | None, AfterValidator(_reason)]
 Gpus = Annotated[int, Field(ge=0), BeforeValidator(_no_bool)]
 Cores = Annotated[int, Field(ge=1), BeforeValidator(_no_bool)]
 Points = Annotated[float, Field(ge=0, lt=100, allow_inf_nan=False), BeforeValidator(_no_bool)]
@@ -193,7 +200,7 @@ class WrittenLane(Written):
         None, description="false: a lane that could not run here does not worsen the run. Default: true."
     )
     requires: dict[str, Any] | None = Field(None, description="Hardware conditions of the lane.")
-    skip: Word = Field(None, description="Why the lane is SKIPPED wherever it is run. Default: it runs.")
+    skip: Reason = Field(None, description="Why the lane is SKIPPED wherever it is run. Default: it runs.")
     minutes: Minutes | None = Field(
         None, description="Expected duration; lanes are packed on the GPUs by it, longest first. Default: 10."
     )

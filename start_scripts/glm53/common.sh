@@ -9,21 +9,47 @@ complain() {
 
 # yes_no NAME: true for 1, false for 0 or unset; anything else is a mistake.
 yes_no() {
-    case "${!1:-0}" in
+    case "${!1-0}" in
         1) return 0 ;;
         0) return 1 ;;
-        *) complain "$1 is 0 or 1, not ${!1}" ;;
+        *) complain "$1 is 0 or 1, not '${!1}'" ;;
     esac
+}
+
+# whole NAME LEAST MOST: the setting is a whole number in that range.
+whole() {
+    if [[ ! ${!1} =~ ^(0|[1-9][0-9]{0,8})$ ]] || ((${!1} < $2 || ${!1} > $3)); then
+        complain "$1 is a whole number from $2 to $3, not '${!1}'"
+    fi
+}
+
+# gpu_list NAME: indices or UUIDs as CUDA_VISIBLE_DEVICES takes them, each once, and enough for TP.
+gpu_list() {
+    local gpu='(0|[1-9][0-9]{0,3}|(GPU|MIG)-[0-9A-Za-z/-]+)' one seen=,
+    [[ ${!1} =~ ^$gpu(,$gpu)*$ ]] || complain "$1 is a list of GPUs such as 0,1,2,3, not '${!1}'"
+    for one in ${!1//,/ }; do
+        [[ $seen != *",$one,"* ]] || complain "$1 names GPU $one twice: ${!1}"
+        seen+=$one,
+    done
+    one=${seen//[^,]/}
+    ((${#one} > TP)) || complain "$1 names fewer GPUs than TP=$TP: ${!1}"
 }
 
 read_settings() {
     [[ -n ${MODEL_DIR:-} ]] || complain "set MODEL_DIR to the directory of GLM-5.3 Flash (-h lists the settings)"
     PYTHON=${PYTHON:-python}
-    TP=${TP:-4}
+    TP=${TP-4}
+    whole TP 1 1024
+    # Set to nothing it is a variable that somebody forgot: BF16 in its place would be a quiet mistake.
+    [[ -n ${KV_TYPE-None} && -n ${LLM_KV_TYPE-None} ]] || complain "KV_TYPE or LLM_KV_TYPE is set to nothing"
     if [[ -n ${KV_TYPE:-} && -n ${LLM_KV_TYPE:-} && $KV_TYPE != "$LLM_KV_TYPE" ]]; then
         complain "KV_TYPE=$KV_TYPE and LLM_KV_TYPE=$LLM_KV_TYPE contradict each other; set one"
     fi
     KV_TYPE=${KV_TYPE:-${LLM_KV_TYPE:-None}}
+    case $KV_TYPE in
+        None | fp8kv_dsa) ;;
+        *) complain "KV_TYPE is None or fp8kv_dsa, not $KV_TYPE" ;;
+    esac
     LAUNCH=("$PYTHON" -m lightllm.server.api_server --model_dir "$MODEL_DIR" --model_name glm53)
 }
 

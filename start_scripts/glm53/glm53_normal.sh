@@ -33,12 +33,20 @@ if (($#)); then
 fi
 
 read_settings
+PORT=${PORT-18000}
+NCCL_PORT=${NCCL_PORT-18100}
+whole PORT 1 65535
+whole NCCL_PORT 1 65535
+((PORT != NCCL_PORT)) || complain "PORT and NCCL_PORT are both $PORT"
+if [[ -n ${CUDA_VISIBLE_DEVICES+set} ]]; then
+    gpu_list CUDA_VISIBLE_DEVICES
+fi
 pool_flags
 mtp_flags
 if yes_no MTP && ! yes_no SMALL_POOL; then
-    PREFILL_GRAPH=${PREFILL_GRAPH:-1}
+    PREFILL_GRAPH=${PREFILL_GRAPH-1}
 fi
-command=("${LAUNCH[@]}" --host 127.0.0.1 --port "${PORT:-18000}" --nccl_port "${NCCL_PORT:-18100}")
+command=("${LAUNCH[@]}" --host 127.0.0.1 --port "$PORT" --nccl_port "$NCCL_PORT")
 command+=("${POOL[@]}" "${GRAPHS[@]}" "${LINEAR[@]}" ${MTP_FLAGS[@]+"${MTP_FLAGS[@]}"})
 if yes_no PREFILL_GRAPH; then
     command+=(--enable_prefill_cudagraph --prefill_cudagraph_max_handle_token 1024)

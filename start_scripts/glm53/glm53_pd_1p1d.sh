@@ -36,10 +36,10 @@ case ${1:-} in
     -*) complain "there is no option $1 (-h lists the settings)" ;;
 esac
 (($# <= 3)) || complain "takes at most MASTER_PORT, NODE_IP and MODEL_DIR"
-MASTER_PORT=${1:-${MASTER_PORT:-18000}}
+MASTER_PORT=${1:-${MASTER_PORT-18000}}
 NODE_IP=${2:-${NODE_IP:-}}
 MODEL_DIR=${3:-${MODEL_DIR:-}}
-[[ $MASTER_PORT =~ ^[1-9][0-9]{0,4}$ ]] || complain "MASTER_PORT is a port number, not $MASTER_PORT"
+whole MASTER_PORT 1 $((65535 - 102)) # the nodes' ports lie behind it
 if [[ -z $NODE_IP ]]; then
     read -r NODE_IP _ <<< "$(hostname -i)"
 fi
@@ -50,11 +50,27 @@ esac
 ! yes_no CPU_CACHE || complain "CPU_CACHE is for glm53_normal.sh; a decode node refuses it"
 
 read_settings
+PREFILL_GPUS=${PREFILL_GPUS-0,1,2,3}
+DECODE_GPUS=${DECODE_GPUS-4,5,6,7}
+gpu_list PREFILL_GPUS
+gpu_list DECODE_GPUS
+for gpu in ${PREFILL_GPUS//,/ }; do
+    [[ ,$DECODE_GPUS, != *",$gpu,"* ]] || complain "GPU $gpu is in PREFILL_GPUS and in DECODE_GPUS"
+done
+STOP_SECONDS=${STOP_SECONDS-75}
+whole STOP_SECONDS 0 3600
 pool_flags
 mtp_flags
 page=16384
 if [[ $KV_TYPE == fp8kv_dsa ]]; then
     page=32768 # an FP8 page of 16384 tokens cannot hold the whole state of one request
+fi
+PD_KV_PAGE_SIZE=${PD_KV_PAGE_SIZE-$page}
+whole PD_KV_PAGE_SIZE 1 10000000
+if ((PD_KV_PAGE_SIZE % 16 != 0)); then
+    complain "PD_KV_PAGE_SIZE is a multiple of --page_size 16, not $PD_KV_PAGE_SIZE"
+elif [[ $KV_TYPE == fp8kv_dsa ]] && ((PD_KV_PAGE_SIZE < page)); then
+    complain "PD_KV_PAGE_SIZE is at least $page with fp8kv_dsa, not $PD_KV_PAGE_SIZE"
 fi
 
 # node ROLE OFFSET: the words that a node's command begins with.
@@ -65,7 +81,7 @@ node() {
 }
 
 shared=("${POOL[@]}" "${LINEAR[@]}" --linear_att_ssm_data_type float32 ${MTP_FLAGS[@]+"${MTP_FLAGS[@]}"})
-shared+=(--pd_trans_mode nccl --pd_kv_page_size "${PD_KV_PAGE_SIZE:-$page}" --pd_kv_page_num 2)
+shared+=(--pd_trans_mode nccl --pd_kv_page_size "$PD_KV_PAGE_SIZE" --pd_kv_page_num 2)
 node prefill 1
 prefill=("${NODE[@]}" "${shared[@]}" --disable_cudagraph)
 node decode 2
@@ -112,7 +128,7 @@ signal_all() {
 }
 
 stop() {
-    local left=${STOP_SECONDS:-75}
+    local left=$STOP_SECONDS
     trap '' INT TERM HUP
     signal_all TERM
     while ((left-- > 0)) && alive; do
@@ -126,8 +142,8 @@ stop() {
 trap stop EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
-start prefill "${PREFILL_GPUS:-0,1,2,3}" "${prefill[@]}"
-start decode "${DECODE_GPUS:-4,5,6,7}" "${decode[@]}"
+start prefill "$PREFILL_GPUS" "${prefill[@]}"
+start decode "$DECODE_GPUS" "${decode[@]}"
 start master '' "${master[@]}"
 wait -n || true
 printf '%s\n' "${0##*/}: a server has ended, see the logs in $LOG_DIR; stopping the others" >&2

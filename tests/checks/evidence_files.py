@@ -11,13 +11,13 @@ IDS = list(range(100, 132))
 
 
 def exchange(leg: str, case: str, **more: Any) -> dict[str, Any]:
-    """One sound answer of 32 tokens to a prompt of 600."""
+    """One sound answer of 32 tokens to a prompt of 600, the same in each leg."""
     made = {
         "leg": leg,
         "case": case,
         "request_id": f"id-{leg}-{case}",
-        "prompt": [1, 2, 3],
         "asked_tokens": 600,
+        "use_cache": not leg.startswith("control"),
         "prompt_tokens": 600,
         "max_tokens": len(IDS),
         "started_s": 1.0,
@@ -28,9 +28,10 @@ def exchange(leg: str, case: str, **more: Any) -> dict[str, Any]:
         "finish_reason": "length",
         "cached": {"total": 0},
     } | more
-    ids = made["ids"]
+    ids, asked = made["ids"], made["asked_tokens"]
     assert isinstance(ids, list)
-    return {"completion_tokens": len(ids)} | made
+    prompt = [int(case) if case.isdigit() else 0, *range(1, asked)]
+    return {"completion_tokens": len(ids), "prompt": prompt} | made
 
 
 def mark(label: str, line: int = 0, **counters: float) -> dict[str, Any]:

@@ -8,8 +8,14 @@ from typing import Any
 from pydantic import BaseModel
 
 from harness.checks.exchange import EXCHANGES, FACTS, MARKS, Exchange, Facts, Mark
-from harness.checks.pause_proof import AFTER, BEFORE, STRESS, as_notes
-from harness.checks.pause_resume import END, SERIAL, SHORT, PauseResumeParams
+from harness.checks.pause_proof import AFTER, BEFORE, SERIAL, STRESS, as_notes
+from harness.checks.pause_resume import (
+    END,
+    SHORT,
+    SHORT_OUTPUT,
+    SHORT_PROMPT,
+    PauseResumeParams,
+)
 from harness.engines import ENGINES
 from harness.engines.base import CachedTokens, LogFacts, Pausing, RequestFacts
 from harness.scenario.model import Scalar
@@ -110,22 +116,24 @@ def _answers(pausing: Pausing) -> Evidence:
 
 def _exchange(seq: int, leg: str, case: str, seed: int) -> Exchange:
     name = {STRESS: "long", SERIAL: "alone"}.get(leg, leg)
+    tokens, output = (SHORT_PROMPT, SHORT_OUTPUT) if leg == SHORT else (10, 6)
     return Exchange(
         seq=seq,
         leg=leg,
         case=case,
         request_id=f"{name}-{case}",
-        prompt=list(range(seed, seed + 10)),
-        asked_tokens=10,
-        max_tokens=6,
-        min_tokens=6,
+        prompt=list(range(seed, seed + tokens)),
+        asked_tokens=tokens,
+        max_tokens=output,
+        min_tokens=output,
         use_cache=leg != SERIAL,
-        started_s=float(seq),
-        ids=[seed * 10 + at for at in range(6)],
-        logprobs=[-0.5] * 6,
+        started_s=0.1 * seq,
+        latency_s=1.0,
+        ids=[seed * 10 + at for at in range(output)],
+        logprobs=[-0.5] * output,
         finish_reason="length",
-        prompt_tokens=10,
-        completion_tokens=6,
+        prompt_tokens=tokens,
+        completion_tokens=output,
         cached=CachedTokens(total=0),
     )
 

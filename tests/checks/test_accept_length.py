@@ -18,7 +18,7 @@ Damage = Callable[[Story], Any]
 
 
 def speculated(accepted: int, steps: int | None = 10) -> dict[str, Any]:
-    return {"accepted": accepted, "proposed": 40, "steps": steps}
+    return {"accepted": accepted, "proposed": max(40, accepted), "steps": steps}
 
 
 def story(accepted: int = 20) -> Story:
@@ -155,6 +155,22 @@ FAULTS: dict[str, tuple[Damage, Verdict, set[Code]]] = {
     "warm was no hit": (put("warm", cached={"total": 0}), Verdict.FAIL, {Code.HIT_MISMATCH}),
     "request failed": (put("warm", error="no answer"), Verdict.INVALID, {Code.REQUEST_FAILED}),
     "one is missing": (lambda made: made.exchanges.pop(), Verdict.INVALID, {Code.EVIDENCE_MISSING}),
+    "two prompts are one": (
+        lambda made: [one.update(prompt=made.of("cold")["prompt"]) for one in made.exchanges],
+        Verdict.INVALID,
+        {Code.NOT_EXERCISED},
+    ),
+    "other lengths": (
+        every(max_tokens=16, ids=[1] * 16, completion_tokens=16),
+        Verdict.INVALID,
+        {Code.NOT_EXERCISED},
+    ),
+    "one request does not tell": (put("warm", accept=None), Verdict.INVALID, {Code.NOT_EXERCISED}),
+    "more accepted than drafted": (
+        put("warm", accept={"accepted": 41, "proposed": 40, "steps": 10}),
+        Verdict.INVALID,
+        {Code.NOT_EXERCISED},
+    ),
     "a mark is missing": (lambda made: made.marks.pop(), Verdict.INVALID, {Code.EVIDENCE_MISSING}),
     "answer shortened": (
         put("warm", ids=[1], completion_tokens=1),

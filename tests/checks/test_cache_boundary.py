@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from harness.checks.cache_boundary import CacheBoundary, CacheBoundaryParams
+from harness.checks.cache_boundary import UNRELATED_TOKENS, CacheBoundary, CacheBoundaryParams
 from harness.codes import Code
 from harness.evidence.record import CheckResult
 from harness.scenario.model import Pair
@@ -30,6 +30,10 @@ OTHER = [*IDS[:-1], 7]
 
 
 def story() -> Story:
+    unrelated = [
+        exchange("unrelated", case, asked_tokens=UNRELATED_TOKENS, prompt_tokens=UNRELATED_TOKENS)
+        for case in EXPECTED
+    ]
     return Story(
         exchanges=[
             exchange(
@@ -38,12 +42,12 @@ def story() -> Story:
                 cached={"total": hit},
                 asked_tokens=int(case),
                 prompt_tokens=int(case),
-                use_cache=not leg.startswith("control"),
                 ids=[*IDS[:-1], int(case)],
             )
             for case in EXPECTED
             for leg, hit in LEGS.items()
-        ],
+        ]
+        + unrelated,
         marks=[mark("begin")],
         notes={**EXPECTED, "has_control": True},
     )
@@ -97,6 +101,38 @@ FAULTS: dict[str, tuple[Callable[[Story], Any], Verdict, Code]] = {
     "control lost": (drop("control"), Verdict.INVALID, Code.EVIDENCE_MISSING),
     "leg lost": (drop("warm-again"), Verdict.INVALID, Code.EVIDENCE_MISSING),
     "another length": (put("warm", prompt_tokens=599), Verdict.INVALID, Code.NOT_EXERCISED),
+    "nothing else in between": (drop("unrelated"), Verdict.INVALID, Code.EVIDENCE_MISSING),
+    "asked twice": (
+        lambda made: made.exchanges.append(dict(made.of("warm"))),
+        Verdict.INVALID,
+        Code.NOT_EXERCISED,
+    ),
+    "one id for two requests": (put("warm", request_id="id-cold-600"), Verdict.INVALID, Code.NOT_EXERCISED),
+    "a shorter prompt": (
+        put("warm", asked_tokens=300, prompt_tokens=300, prompt=[600, *range(1, 300)]),
+        Verdict.INVALID,
+        Code.NOT_EXERCISED,
+    ),
+    "one prompt for two lengths": (
+        lambda made: [
+            one.update(prompt=made.of(one["leg"])["prompt"])
+            for one in made.exchanges
+            if one["case"] == "601" and one["leg"] in LEGS
+        ],
+        Verdict.INVALID,
+        Code.NOT_EXERCISED,
+    ),
+    "together, one after the other": (
+        put("warm-together", started_s=9.0),
+        Verdict.INVALID,
+        Code.NOT_EXERCISED,
+    ),
+    "cold by the answer, not by the log": (
+        lambda made: made.log.update(requests={"id-cold-600": {"cached": {"device": 512}}}),
+        Verdict.INVALID,
+        Code.COLD_NOT_COLD,
+    ),
+    "finish reason unknown": (put("warm", finish_reason=""), Verdict.FAIL, Code.BAD_ANSWER),
     "request failed": (put("warm", error="500"), Verdict.INVALID, Code.REQUEST_FAILED),
     "given up with 200": (put("warm", finish_reason="abort"), Verdict.FAIL, Code.BAD_ANSWER),
     "output cut": (put("warm", ids=IDS[:5], completion_tokens=5), Verdict.FAIL, Code.OUTPUT_COUNT),

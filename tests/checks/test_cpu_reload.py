@@ -161,6 +161,10 @@ def put(leg: str, **values: Any) -> Damage:
     return lambda made: made.of(leg).update(values)
 
 
+def every_target(**values: Any) -> Damage:
+    return lambda made: [one.update(values) for one in made.exchanges if one["leg"] != "evict"]
+
+
 def note(**values: Any) -> Damage:
     return lambda made: made.notes.update(values)
 
@@ -221,6 +225,51 @@ FAULTS: dict[str, tuple[Damage, Verdict, Code]] = {
     "a leg is missing": (drop("reload"), Verdict.INVALID, Code.EVIDENCE_MISSING),
     "an eviction is missing": (drop("evict"), Verdict.INVALID, Code.EVIDENCE_MISSING),
     "a mark is missing": (lambda made: made.marks.pop(), Verdict.INVALID, Code.EVIDENCE_MISSING),
+    "a shorter target": (
+        every_target(asked_tokens=300, prompt_tokens=300, prompt=[0, *range(1, 300)]),
+        Verdict.INVALID,
+        Code.NOT_EXERCISED,
+    ),
+    "one token for each answer": (
+        every_target(max_tokens=1, completion_tokens=1, ids=IDS[:1]),
+        Verdict.INVALID,
+        Code.NOT_EXERCISED,
+    ),
+    "another target": (put("reload", prompt=[9, *range(1, 600)]), Verdict.INVALID, Code.NOT_EXERCISED),
+    "asked without the cache": (put("cold", use_cache=False), Verdict.INVALID, Code.NOT_EXERCISED),
+    "less was pushed in than computed": (
+        put("evict", asked_tokens=200, prompt_tokens=200, prompt=[0, *range(1, 200)]),
+        Verdict.INVALID,
+        Code.NOT_EXERCISED,
+    ),
+    "one prompt pushes twice": (
+        lambda made: made.exchanges[4].update(prompt=made.of("evict")["prompt"]),
+        Verdict.INVALID,
+        Code.NOT_EXERCISED,
+    ),
+    "total and tiers differ": (
+        put("reload", cached={"total": 0, "device": 0, "host": HIT}),
+        Verdict.INVALID,
+        Code.NOT_EXERCISED,
+    ),
+    "first token before it was asked": (
+        put("reload", first_token_s=-5.0, latency_s=9.0),
+        Verdict.INVALID,
+        Code.NOT_EXERCISED,
+    ),
+    "accept length of the reload alone": (put("warm", accept=None), Verdict.INVALID, Code.NOT_EXERCISED),
+    "more accepted than drafted": (accept(10**6), Verdict.FAIL, Code.ACCEPT_COLLAPSE),
+    "the tier is not on file": (note(tier=None), Verdict.INVALID, Code.EVIDENCE_MISSING),
+    "a moment twice": (
+        lambda made: made.marks.append(mark("evicted", 130)),
+        Verdict.INVALID,
+        Code.EVIDENCE_MISSING,
+    ),
+    "the log went back": (
+        lambda made: made.marks[2]["lines"].update(normal=50),
+        Verdict.INVALID,
+        Code.EVIDENCE_MISSING,
+    ),
     "a note is missing": (
         lambda made: made.notes.pop("expected_host"),
         Verdict.INVALID,
@@ -235,6 +284,27 @@ def test_each_fault_is_found(tmp_path: Path, name: str) -> None:
     made = story()
     damage(made)
     assert judged(tmp_path, made, off()) == (verdict, {code})
+
+
+@pytest.mark.parametrize("notes", [{"length": 601}, {"evict_prompts": 3}, {"evict_prompts": 10**12}])
+def test_another_sequence_on_file_is_neither_this_one_nor_the_control_s(
+    tmp_path: Path, notes: dict[str, int]
+) -> None:
+    made = story()
+    made.notes |= notes
+    verdict, codes = judged(tmp_path, made, off())
+    assert verdict is Verdict.INVALID
+    assert codes & {Code.NOT_EXERCISED, Code.EVIDENCE_MISSING}
+    assert Code.REFERENCE_UNFIT in codes
+
+
+def test_nothing_was_to_be_pushed_out(tmp_path: Path) -> None:
+    made, control = story(), off()
+    for one in (made, control):
+        one.notes |= {"evict_prompts": 0, "evict_tokens": 0}
+        one.exchanges = [exchange for exchange in one.exchanges if exchange["leg"] != "evict"]
+    verdict, codes = judged(tmp_path, made, control)
+    assert (verdict, Code.NOT_EXERCISED in codes) == (Verdict.INVALID, True)
 
 
 TOTALS: dict[str, tuple[Damage, Verdict, Code]] = {

@@ -1,6 +1,7 @@
 """Every finding of `pause-resume`, planted once in hand-made evidence, and the words it is told in."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,8 @@ import pytest
 from harness.checks import CHECKS
 from harness.checks.base import CheckContext
 from harness.checks.exchange import EXCHANGES, FACTS, MARKS, SKIPPED, Facts
-from harness.checks.pause_proof import STRESS
-from harness.checks.pause_resume import SERIAL, SHORT, PauseResume, PauseResumeParams
+from harness.checks.pause_proof import SERIAL, STRESS
+from harness.checks.pause_resume import SHORT, PauseResume, PauseResumeParams
 from harness.engines import ENGINES
 from harness.engines.base import CachedTokens
 from harness.evidence.record import CheckResult
@@ -36,6 +37,26 @@ def alone(root: Path, made: Evidence) -> CheckResult:
 
 def codes(result: CheckResult) -> set[Code]:
     return {finding.code for finding in result.findings}
+
+
+def resize(made: Evidence, prompt: int = 10, output: int = 6) -> None:
+    """All of the long requests are shorter, and their answers say so."""
+    for exchange in [one for one in made.exchanges if one.leg != SHORT]:
+        made.change(
+            exchange.leg,
+            exchange.case,
+            prompt=exchange.prompt[:prompt],
+            asked_tokens=prompt,
+            prompt_tokens=prompt,
+            max_tokens=output,
+            completion_tokens=output,
+            ids=exchange.ids[:output],
+        )
+
+
+def remove(made: Evidence, *cases: str) -> None:
+    """Fewer requests than the parameters say, in every leg."""
+    made.exchanges = [one for one in made.exchanges if one.leg == SHORT or one.case not in cases]
 
 
 def test_paused_and_resumed(tmp_path: Path) -> None:
@@ -120,6 +141,48 @@ def test_a_control_that_never_paused(tmp_path: Path) -> None:
         (lambda _, control: control.change(STRESS, "2", max_tokens=7), Code.REFERENCE_UNFIT, Verdict.INVALID),
         (lambda _, control: control.exchanges.pop(4), Code.REFERENCE_UNFIT, Verdict.INVALID),
         (lambda _, control: control.notes.update(role=None), Code.REFERENCE_UNFIT, Verdict.INVALID),
+        (lambda _, control: control.change(STRESS, "2", error="gone"), Code.REFERENCE_UNFIT, Verdict.INVALID),
+        (
+            lambda _, control: control.change(STRESS, "2", started_s=9.0),
+            Code.REFERENCE_UNFIT,
+            Verdict.INVALID,
+        ),
+        (lambda _, control: control.change_all(SERIAL, ids=OTHER[:5]), Code.REFERENCE_UNFIT, Verdict.INVALID),
+        # a broken control hides no fault of another request
+        (
+            lambda it, control: (
+                it.change(STRESS, "1", ids=OTHER),
+                control.change(STRESS, "0", completion_tokens=5, ids=[0, 1, 2, 3, 4]),
+            ),
+            Code.OUTPUT_DIFFERS,
+            Verdict.FAIL,
+        ),
+        # nor does a reference that was spoilt after the pauses: by the control's own, the load is steady
+        (lambda it, _: it.change(SERIAL, "1", ids=OTHER), Code.OUTPUT_DIFFERS, Verdict.FAIL),
+        (
+            lambda it, control: (
+                it.change(STRESS, "1", ids=OTHER),
+                it.change(SERIAL, "1", ids=OTHER[::-1]),
+            ),
+            Code.OUTPUT_DIFFERS,
+            Verdict.FAIL,
+        ),
+        # another load than the parameters say
+        (lambda it, _: resize(it, prompt=5), Code.NOT_EXERCISED, Verdict.INVALID),
+        (lambda it, _: resize(it, output=1), Code.NOT_EXERCISED, Verdict.INVALID),
+        (lambda it, _: remove(it, "3"), Code.EVIDENCE_MISSING, Verdict.INVALID),
+        (lambda it, _: remove(it, "0", "1", "2", "3"), Code.EVIDENCE_MISSING, Verdict.INVALID),
+        (lambda it, _: it.change(STRESS, "3", started_s=9.0), Code.NOT_EXERCISED, Verdict.INVALID),
+        (lambda it, _: it.change(STRESS, "3", request_id="long-1"), Code.NOT_EXERCISED, Verdict.INVALID),
+        (lambda it, _: it.change(SERIAL, "3", use_cache=True), Code.NOT_EXERCISED, Verdict.INVALID),
+        (lambda it, _: it.change(SERIAL, "3", prompt=list(range(10))), Code.NOT_EXERCISED, Verdict.INVALID),
+        (lambda it, _: it.exchanges.append(it.exchanges[-1]), Code.NOT_EXERCISED, Verdict.INVALID),
+        # how pauses are told is not on file
+        (
+            lambda it, _: setattr(it, "pausing", replace(it.pausing, estimates=None)),
+            Code.EVIDENCE_MISSING,
+            Verdict.INVALID,
+        ),
         # evidence that is not there
         (lambda it, _: it.exchanges.pop(2), Code.EVIDENCE_MISSING, Verdict.INVALID),
         (lambda it, _: it.exchanges.pop(), Code.EVIDENCE_MISSING, Verdict.INVALID),
@@ -131,6 +194,30 @@ def test_each_fault(tmp_path: Path, spoil: Spoil, code: Code, verdict: Verdict) 
     spoil(made, control)
     result = judged(tmp_path, made, control)
     assert (result.verdict, code in codes(result)) == (verdict, True), result.findings
+
+
+def test_a_control_whose_answers_are_swapped_is_none_and_says_so_itself(tmp_path: Path) -> None:
+    """It must not explain a real difference away: only answers of its other requests are a control."""
+    control = lightllm(paused=False)
+    ids = {case: [int(case) * 10 + at for at in range(9)] for case in ("1", "2")}
+    made, params = lightllm(), PARAMS.model_copy(update={"output_tokens": 9})
+    for one in (made, control):
+        for exchange in [one for one in one.exchanges if one.leg != SHORT]:
+            grown = ids.get(exchange.case, [*exchange.ids, 1, 2, 3])
+            one.change(exchange.leg, exchange.case, ids=grown, max_tokens=9, completion_tokens=9)
+    control.change(STRESS, "1", ids=ids["2"])
+    control.change(STRESS, "2", ids=ids["1"])
+    made.change(STRESS, "1", ids=[*ids["1"][:-1], 99])
+    result = judged(tmp_path / "same", made, control, params)
+    assert (result.verdict, codes(result)) == (
+        Verdict.INVALID,
+        {Code.REFERENCE_UNFIT, Code.OUTPUT_UNSTABLE},
+    )
+    made.change(STRESS, "3", ids=[*range(90, 99)])
+    assert judged(tmp_path / "other", made, control, params).verdict is Verdict.FAIL
+    folder = control.write(tmp_path / "alone" / "pause-resume")
+    own = PauseResume().judge(params.model_copy(update={"reference": None, "expect": "none"}), folder)
+    assert own.verdict is Verdict.FAIL
 
 
 def test_only_pauses_after_the_load_began_count(tmp_path: Path) -> None:

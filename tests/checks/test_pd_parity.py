@@ -165,7 +165,105 @@ FAULTS: list[tuple[str, Callable[[], Lane], Damage, Code, Verdict]] = [
         Code.PD_MISMATCH,
         Verdict.INVALID,
     ),
+    (
+        "nothing that must agree is on file",
+        lightllm,
+        lambda lane: (
+            [lane.story.notes.pop(name) for name in list(lane.story.notes) if name.startswith("agree:")],
+            lane.story.notes.update({"version:prefill": "", "version:decode": "unknown"}),
+        ),
+        Code.EVIDENCE_MISSING,
+        Verdict.INVALID,
+    ),
+    (
+        "no node tells anything",
+        sglang,
+        lambda lane: (
+            [lane.config[role].clear() for role in NODES],
+            [lane.story.notes.pop(f"version:{role}") for role in NODES],
+        ),
+        Code.EVIDENCE_MISSING,
+        Verdict.INVALID,
+    ),
+    (
+        "one node is not there",
+        sglang,
+        lambda lane: lane.config.pop("decode"),
+        Code.PD_MISMATCH,
+        Verdict.INVALID,
+    ),
+    (
+        "one node has no version",
+        sglang,
+        lambda lane: lane.story.notes.update({"version:decode": ""}),
+        Code.PD_MISMATCH,
+        Verdict.INVALID,
+    ),
+    (
+        "another prompt than the reference's",
+        sglang,
+        lambda lane: [one.update(prompt=[9, *range(1, LENGTH)]) for one in lane.story.exchanges],
+        Code.NOT_EXERCISED,
+        Verdict.INVALID,
+    ),
+    (
+        "fewer tokens than the reference",
+        sglang,
+        lambda lane: [
+            one.update(ids=IDS[:1], completion_tokens=1, max_tokens=1) for one in lane.story.exchanges
+        ],
+        Code.NOT_EXERCISED,
+        Verdict.FAIL,
+    ),
+    (
+        "a cold request twice",
+        sglang,
+        lambda lane: lane.story.exchanges.append(lane.story.of("cold")),
+        Code.NOT_EXERCISED,
+        Verdict.INVALID,
+    ),
+    (
+        "a broken control of the reference hides nothing",
+        sglang,
+        lambda lane: (
+            lane.story.of("cold").update(ids=OTHER),
+            lane.reference.of("control").update(ids=IDS[:3], completion_tokens=3),
+        ),
+        Code.REFERENCE_UNFIT,
+        Verdict.INVALID,
+    ),
+    (
+        "a control of another prompt",
+        sglang,
+        lambda lane: lane.reference.of("control").update(prompt=[9, *range(1, LENGTH)]),
+        Code.REFERENCE_UNFIT,
+        Verdict.INVALID,
+    ),
     # nothing moved
+    (
+        "one node shows the state",
+        lightllm,
+        lambda lane: (
+            [lane.config[role].pop("hybrid") for role in NODES],
+            lane.log["decode"]["transfers"]["16"].update(state=False),
+        ),
+        Code.NOT_EXERCISED,
+        Verdict.INVALID,
+    ),
+    (
+        "a few tokens only",
+        vllm,
+        lambda lane: lane.moved[1].update(tokens=16.0),
+        Code.NOT_EXERCISED,
+        Verdict.INVALID,
+    ),
+    (
+        "a counter that went back",
+        vllm,
+        lambda lane: lane.moved[1].update(tokens=-592.0),
+        Code.NOT_EXERCISED,
+        Verdict.INVALID,
+    ),
     (
         "no transfer in the logs",
         lightllm,
@@ -392,6 +490,17 @@ def test_every_fault_is_named(
     found, codes = outcome(damaged.judged(tmp_path))
     assert code in codes
     assert found is verdict
+
+
+def test_what_no_node_tells_is_said(tmp_path: Path) -> None:
+    lane = lightllm()
+    for role in NODES:
+        lane.config[role]["dtype"] = None
+    lane.reference_config.pop("dtype")
+    result = lane.judged(tmp_path)
+    assert outcome(result) == (Verdict.PASS, set())
+    assert (result.metrics["settings_equal"], result.metrics["settings_not_told"]) == (3, "dtype")
+    assert result.told.endswith("3 settings equal, 1 not told")
 
 
 def test_a_mismatch_names_the_key_and_both_values(tmp_path: Path) -> None:

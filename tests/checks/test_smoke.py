@@ -61,6 +61,9 @@ FAULTS: dict[str, tuple[Damage, Verdict, set[Code]]] = {
     "aborted": (put(finish_reason="abort"), Verdict.FAIL, {Code.BAD_ANSWER}),
     "no finish reason": (put(finish_reason=None), Verdict.INVALID, {Code.EVIDENCE_MISSING}),
     "request failed": (put(error="answered 500"), Verdict.INVALID, {Code.REQUEST_FAILED}),
+    "more tokens than allowed": (put(completion_tokens=10**6), Verdict.FAIL, {Code.BAD_ANSWER}),
+    "asked twice": (lambda made: made.append(made[1]), Verdict.INVALID, {Code.NOT_EXERCISED}),
+    "another limit": (put(max_tokens=9), Verdict.INVALID, {Code.NOT_EXERCISED}),
     "not asked": (lambda made: made.pop(), Verdict.INVALID, {Code.EVIDENCE_MISSING}),
     "nothing asked": (lambda made: made.clear(), Verdict.INVALID, {Code.EVIDENCE_MISSING}),
 }

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from harness.evidence.digests import write_digests
 from harness.evidence.files import write_json
 from harness.evidence.fingerprint import write_fingerprint
 from harness.evidence.record import LaneRecord, RunRecord, ServerRecord
 from harness.evidence.run_dir import RunDir
+from harness.verdict import Verdict
 from tests.accuracy import builders
 from tests.cli.conftest import Harness
 
@@ -75,6 +77,50 @@ def test_show_tells_a_judged_run_and_judges_nothing(harness: Harness, run: RunDi
     assert (shown.code, shown.out) == (0, judged.out)
     told = json.loads(harness("show", "--json").out)  # runs/latest by default
     assert told == json.loads((run.path / "summary.json").read_text(encoding="utf-8"))
+
+
+def _changed(page: str) -> list[str]:
+    return [line for line in page.splitlines() if line.startswith("changed ")]
+
+
+def test_judging_again_says_what_it_changed(harness: Harness, run: RunDir) -> None:
+    """Evidence that is damaged after the run, judged, restored, and judged again."""
+    record = run.read()
+    record.pair_specs = {}
+    run.write(record)
+    write_digests(run.lane("a"))
+    assert _changed(harness("judge", run.path).out) == []
+    assert _changed(harness("judge", run.path).out) == []
+    dataset = run.check("a", "gsm8k") / "dataset.json"
+    sound = dataset.read_bytes()
+    dataset.write_bytes(b"{}")
+    told = ["changed   verdict was REPORTED when the run ended, now INVALID (lane a: REPORTED -> INVALID)"]
+    once, twice = harness("judge", run.path), harness("judge", run.path)
+    assert (once.code, _changed(once.out)) == (5, told)
+    assert (twice.code, _changed(twice.out)) == (5, told), "not: was INVALID, as the last judgement said"
+    assert harness("show", run.path).out == twice.out
+    dataset.write_bytes(sound)
+    judged = harness("judge", run.path)
+    assert (judged.code, _changed(judged.out)) == (0, []), judged.out
+
+
+@pytest.mark.parametrize("older", [True, False])
+def test_a_judge_that_thinks_better_says_so(harness: Harness, run: RunDir, older: bool) -> None:
+    """What the judges of the run itself found INVALID; an older harness kept only the verdicts."""
+    record = run.read()
+    record.pair_specs = {}
+    run.write(record)
+    harness("judge", run.path)
+    record = run.read()
+    record.verdict = record.lanes["a"].verdict = record.lanes["a"].checks["gsm8k"].verdict = Verdict.INVALID
+    record.judged_first = {} if older else record.verdicts()
+    run.write(record)
+    judged = harness("judge", run.path)
+    assert judged.code == 0
+    told = "changed   verdict was INVALID when the run ended, now REPORTED (lane a: INVALID -> REPORTED)"
+    assert _changed(judged.out) == [told]
+    changed = json.loads(harness("show", "--json").out)["changed"]
+    assert changed["run"] == {"was": "INVALID", "now": "REPORTED"}
 
 
 @pytest.fixture

@@ -92,3 +92,27 @@ def test_sglang(harness: Harness, tmp_path: Path) -> None:
 def test_an_engine_without_nodes(harness: Harness, tmp_path: Path) -> None:
     plan = planned(harness, tmp_path, SGLANG.replace("sglang", "llamacpp"))
     assert any("llamacpp has no role `prefill` here; it has: normal" in text for text in plan["problems"])
+
+
+def test_gpus_that_do_not_fit(harness: Harness, tmp_path: Path) -> None:
+    """Told by `plan` and refused by `run`, each server by its role, before anything is started."""
+    text = LIGHTLLM.replace("role: decode,", "role: decode, gpus: 2,")
+    plan = planned(harness, tmp_path, text, page=32768, host="127.0.0.2")
+    found = plan["problems"]
+    assert any(
+        "prefill leases 0 GPU(s) (`gpus:`) and would use 1 (--tp is not given)" in one for one in found
+    )
+    assert not any("master leases" in one for one in found)
+    run = harness("run", tmp_path / "pd.yaml")
+    assert run.code == 2
+    assert "decode leases 2 GPU(s) (`gpus:`) and would use 1" in run.err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_master_that_takes_less_than_is_asked(harness: Harness, tmp_path: Path) -> None:
+    text = LIGHTLLM.replace("--pd_master_mode: 1p1d", "--pd_master_mode: 1p1d, --max_req_total_len: 2338")
+    found = planned(harness, tmp_path, text, page=32768, host="127.0.0.2")["problems"]
+    sentence = "it asks for 2307 + 32 tokens, and master takes 2338 (--max_req_total_len 2338)"
+    assert any(sentence in one for one in found)
+    fitting = planned(harness, tmp_path, text.replace("2338", "2339"), page=32768, host="127.0.0.2")
+    assert not any("it asks for" in one for one in fitting["problems"])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 import yaml
 
 STUB = Path(__file__).parents[1] / "servers" / "llama_stub.py"
+QUICK_LM_EVAL = STUB.with_name("quick_lm_eval.py")
 MARK = "HARNESS_RUN_MARK"
 DOCS = 16
 LIMIT_S = 300.0
@@ -72,6 +74,20 @@ class Bench:
     @property
     def runs(self) -> Path:
         return self.root / "runs"
+
+    def quick_evaluator(self) -> Path:
+        """A program to be had as HARNESS_LM_EVAL_PYTHON."""
+        script = self.root / "python"
+        script.write_text(
+            f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(QUICK_LM_EVAL))} "$@"\n',
+            encoding="utf-8",
+        )
+        script.chmod(0o755)
+        return script
+
+    def use_plain_evaluator(self) -> None:
+        """lm-eval exactly as a user runs it, seconds slower."""
+        del self.env["HARNESS_LM_EVAL_PYTHON"]
 
     def lane(self, fault: str = "", **more: Any) -> dict[str, Any]:
         """A lane on the misbehaving server; `more` is laid over it."""
@@ -198,6 +214,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     write_documents(tmp_path / "data" / "train.jsonl", range(100, 108))
     write_documents(tmp_path / "data" / "test.jsonl", range(DOCS))
     (tmp_path / "model.gguf").write_bytes(b"GGUF stub")
+    made.env["HARNESS_LM_EVAL_PYTHON"] = str(made.quick_evaluator())
     yield made
     assert_clean(made.newest())
 

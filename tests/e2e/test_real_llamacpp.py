@@ -23,6 +23,7 @@ def real(bench: Bench) -> Bench:
         if os.environ.get("HARNESS_REQUIRE_MODEL"):
             pytest.fail(reason)
         pytest.skip(reason)
+    bench.use_plain_evaluator()
     data = bench.root / "data"
     shipped = datasets.path("arithmetic")
     shutil.copy(shipped / "train.jsonl", data / "train.jsonl")

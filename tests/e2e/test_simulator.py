@@ -101,6 +101,8 @@ def test_fault_ends_in_its_verdict(
 ) -> None:
     accuracy = not fault or fault["fault"] in RUNNING
     checks = {"gsm8k": bench.check(max_gen_toks=512)} if accuracy else {"smoke": {}}  # that one is quicker
+    if not fault:
+        bench.use_plain_evaluator()
     outcome = run(bench, {"sim": lane(bench, checks=checks)}, faults=[fault] if fault else [])
     assert outcome.summary["lanes"]["sim"]["verdict"] == verdict, outcome.stdout
     assert outcome.code == exit_code

@@ -33,6 +33,8 @@ def planned(name: str, gpus: int = 0, needs: tuple[str, ...] = (), skip: str = "
         gpus=gpus,
         needs=frozenset(needs),
         skip=skip,
+        reuse=None,
+        checks=(),
         suits=lambda gpu: True,
         link=Link.UNKNOWN,
     )
@@ -71,7 +73,9 @@ class Stage:
         return LaneRecord(name=name)
 
     def run(self, *lanes: PlannedLane, gpu_wait_s: float = 5.0) -> None:
-        shop = SimpleNamespace(gpus=self.book, halt=self.halt, gpu_wait_s=gpu_wait_s, hurry=lambda *_: None)
+        shop = SimpleNamespace(
+            gpus=self.book, halt=self.halt, gpu_wait_s=gpu_wait_s, hurry=lambda *_: None, ended={}, run=None
+        )
         run_lanes(lanes, cast("Workshop", shop), lambda record: None)
 
 

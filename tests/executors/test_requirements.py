@@ -160,3 +160,49 @@ def test_malformed_conditions_are_problems(requires: dict[str, Any], sentence: s
     assert len(found) == 1
     assert sentence in found[0]
     assert requirements.unmet(requires, 8, machine()) == ""  # told as a problem; nothing else can be said
+
+
+@pytest.mark.parametrize(
+    ("feature", "meant"),
+    [
+        ("avx512", "avx512f"),
+        ("avx-512f", "avx512f"),
+        ("AVX512F", "avx512f"),
+        ("AVX2", "avx2"),
+        ("axv2", "avx2"),
+        ("amx", "amx_tile"),
+        ("amx-tile", "amx_tile"),
+        ("amx_tiles", "amx_tile"),
+        ("avx512bf16", "avx512_bf16"),
+        ("asimd_dp", "asimddp"),
+        ("sse3", "ssse3"),
+        ("new_one", "new_ones"),  # this machine's own
+    ],
+)
+def test_a_misspelt_feature_does_not_skip_for_ever(
+    feature: str, meant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requirements, "cpu_features", lambda: frozenset({"avx2", "new_ones"}))
+    (found,) = requirements.problems({"cpu_any_of": ["fma", feature]})
+    assert found == f"requires.cpu_any_of: no processor feature is called `{feature}`; did you mean {meant}?"
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [
+        *("avx512f", "avx512pf", "avx512_bf16", "amx_int8", "amx_fp16", "asimd", "sve2p1", "pni", "sse4_2"),
+        *(
+            "sha1",
+            "crc32",
+            "ssbs",
+            "sm4",
+            "vsx",
+            "rvv",
+            "zicbom",
+            "avx10_2",
+            "x",
+        ),  # not known, and perhaps real
+    ],
+)
+def test_features_that_exist_or_may(feature: str) -> None:
+    assert requirements.problems({"cpu_any_of": [feature]}) == []

@@ -115,3 +115,58 @@ def test_record_survives_json_and_an_older_reader() -> None:
     text = _record().model_dump_json()
     newer = json.loads(text) | {"added_later": 1}
     assert RunRecord.model_validate(newer) == RunRecord.model_validate_json(text)
+
+
+def _judged_first(**first: str) -> RunRecord:
+    return _record(status="done", judged_first={"run": "FAIL", "lane q4": "REPORTED", **first})
+
+
+def _line(record: RunRecord) -> str:
+    lines = [line for line in render_run(record, "x").splitlines() if line.startswith("changed ")]
+    return lines[0] if lines else ""
+
+
+def test_nothing_changed_is_nothing_said() -> None:
+    same = {"lane q4, check gsm8k": "REPORTED", "pair q4-kv": "FAIL"}
+    for record in (_record(), _judged_first(**same), _judged_first(**{"lane gone": "PASS"})):
+        assert _line(record) == ""
+        assert summary_json(record)["changed"] == {}
+
+
+def test_a_verdict_that_changed_is_told_with_its_place() -> None:
+    better = {"run": "INVALID", "lane q4": "INVALID", "lane q4, check gsm8k": "INVALID"}
+    record = _record(status="done", judged_first=better, verdict=Verdict.REPORTED)
+    told = "changed   verdict was INVALID when the run ended, now REPORTED (lane q4: INVALID -> REPORTED)"
+    assert _line(record) == told
+    assert summary_json(record)["changed"] == {
+        "run": {"was": "INVALID", "now": "REPORTED"},
+        "lane q4": {"was": "INVALID", "now": "REPORTED"},
+        "lane q4, check gsm8k": {"was": "INVALID", "now": "REPORTED"},
+    }
+    worse = _judged_first(run="PASS", **{"pair q4-kv": "PASS"})
+    assert (
+        _line(worse) == "changed   verdict was PASS when the run ended, now FAIL (pair q4-kv: PASS -> FAIL)"
+    )
+
+
+def test_a_change_that_leaves_the_run_as_it_was_is_told() -> None:
+    only = _judged_first(**{"lane q4, check gsm8k": "INVALID"})
+    told = "changed   since the run ended: lane q4, check gsm8k: INVALID -> REPORTED"
+    assert _line(only) == told
+    killed = only.model_copy(update={"status": "started"})
+    assert _line(killed) == told.replace("the run ended", "it was first judged")
+
+
+def test_many_changes_are_counted() -> None:
+    lanes = {f"l{number}": LaneRecord(name=f"l{number}", verdict=Verdict.PASS) for number in range(9)}
+    first = {f"lane {name}": "FAIL" for name in lanes}
+    line = _line(_record(lanes=lanes, judged_first=first))
+    assert line.count("FAIL -> PASS") == 5
+    assert line.endswith("; 4 more")
+
+
+def test_the_commit_of_the_harness_stands_beside_its_version() -> None:
+    page = render_run(_record(harness_revision="0123456789ab-dirty"), "x")
+    assert "run       r1 (started), harness 0 (0123456789ab-dirty)\n" in page
+    assert "harness 0\n" in render_run(_record(), "x")
+    assert summary_json(_record(harness_revision="abc"))["harness"] == {"version": "0", "revision": "abc"}

@@ -1,5 +1,7 @@
 """Hostile text stays text."""
 
+import time
+
 from harness.report.text import safe, safe_block, seconds, table, width
 
 
@@ -17,6 +19,13 @@ def test_blocks_keep_their_lines_and_nothing_else() -> None:
 
 def test_long_text_is_cut_and_shows_it() -> None:
     assert safe("x" * 500, 10) == "x" * 9 + "…"
+
+
+def test_what_is_not_shown_costs_nothing() -> None:
+    """Megabytes of error text, of which a line is shown."""
+    began = time.process_time()
+    assert len(safe("é\x1b" * 5_000_000, 400)) == 400
+    assert time.process_time() - began < 0.5
 
 
 def test_cells_are_made_safe() -> None:

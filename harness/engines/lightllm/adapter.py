@@ -18,6 +18,7 @@ from harness.engines.base import (
     LogFacts,
     Pausing,
     ServedModel,
+    Told,
     TransferTotals,
 )
 from harness.engines.cache_sizes import filling, number, whole_units
@@ -32,6 +33,7 @@ from harness.engines.lightllm.rules import SINCE, start_problems, too_new
 from harness.engines.lightllm.traces import LightllmTraces, leftovers_of
 from harness.engines.metrics import counters, parse
 from harness.engines.python_engine import ONE_PLACE, PythonEngine
+from harness.engines.sizes import product, told
 from harness.errors import ConfigError, TargetError
 from harness.scenario.model import FlagValue, Scalar
 
@@ -62,6 +64,7 @@ NODES = ("prefill", "decode")
 RUN_MODES = {"normal": "normal", "prefill": "prefill", "decode": "decode", "master": "pd_master"}
 # Tokens. Fewer are computed, not copied from the CPU tier, although the log tells a hit.
 LEAST_COPIED, LEAST_PROMPT = 128, 256
+RESERVED = 36  # tokens of the KV cache that no request is given
 
 
 class Lightllm:
@@ -101,6 +104,8 @@ class Lightllm:
         estimates=True,
         hint="--router_token_ratio 1.0, and LIGHTLLM_LOG_LEVEL=debug, without which no pause is logged",
     )
+
+    tells_ids = False
 
     def ports(self, role: str, flags: Mapping[str, FlagValue]) -> tuple[str, ...]:
         """HTTP and the rendezvous of the GPU processes. LightLLM takes further ports by itself: any free one
@@ -151,6 +156,17 @@ class Lightllm:
                 "(`host:` of the server; in the shipped scenarios --set params.NODE_IP=...)"
             )
         return found
+
+    def gpus_used(self, launch: Launch) -> Told | None:
+        """`--tp` counts all of them, `--dp` divides it."""
+        if launch.role == "master":
+            return Told(0, "a master computes nothing")
+        return product(launch.flags, ("--tp",))
+
+    def limits(self, launch: Launch) -> tuple[Told, ...]:
+        """Longer outputs are cut without a word, longer prompts refused."""
+        pool = () if launch.role == "master" else told(launch.flags, "--max_total_token_num", less=RESERVED)
+        return told(launch.flags, "--max_req_total_len") + pool
 
     def arguments(self, launch: Launch) -> ArgumentList:
         """What its command line accepts, and where that is known from. Raises ConfigError."""

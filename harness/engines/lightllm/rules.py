@@ -7,11 +7,11 @@ word. Each rule here is a sentence that says what to change.
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from harness.engines.arguments import ArgumentList
 from harness.engines.flags import given
+from harness.host.paths import expanded, is_file, is_folder
 from harness.scenario.model import FlagValue
 
 # The release that brought a flag, for a checkout that lacks it.
@@ -117,7 +117,7 @@ def _parts(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
 
 def _model_config(path: str) -> Mapping[str, Any]:
     try:
-        config = json.loads((Path(path).expanduser() / "config.json").read_text(encoding="utf-8"))
+        config = json.loads((expanded(path) / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):  # a missing model is told elsewhere
         return {}
     return config if isinstance(config, dict) else {}
@@ -134,7 +134,7 @@ def _speculation(setting: Setting) -> Iterator[str]:
                 yield f"{flag} is refused without `--mtp_mode`, such as eagle_with_att"
     drafts = given(setting.flags, "--mtp_draft_model_dir")
     for draft in drafts if isinstance(drafts, list) else [drafts]:
-        if draft is not None and not Path(str(draft)).expanduser().is_dir():
+        if draft is not None and not is_folder(expanded(str(draft))):
             yield f"--mtp_draft_model_dir: there is no directory {draft} on this machine"
 
 
@@ -153,7 +153,7 @@ def _kv_type(setting: Setting) -> Iterator[str]:
     file = given(setting.flags, "--kv_quant_calibration_config_path")
     if kind in CALIBRATED and file is None:
         yield f"--llm_kv_type {kind} needs `--kv_quant_calibration_config_path`; fp8kv_dsa needs none"
-    if file is not None and not Path(str(file)).expanduser().is_file():
+    if file is not None and not is_file(expanded(str(file))):
         yield f"--kv_quant_calibration_config_path: there is no file {file}"
     for part in setting.parts():
         rank = part.get("kv_lora_rank")

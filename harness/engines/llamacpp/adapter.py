@@ -5,6 +5,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Mapping
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from harness.engines.base import (
     NoTraces,
     Pausing,
     ServedModel,
+    Told,
     TransferTotals,
 )
 from harness.engines.cache_sizes import number, whole_units
@@ -33,7 +35,9 @@ from harness.engines.llamacpp.llama_server import BY_NAME
 from harness.engines.llamacpp.log import GRAMMAR, HOST_LOAD
 from harness.engines.metrics import scrape
 from harness.engines.python_engine import PythonEngine
+from harness.engines.sizes import told, whole
 from harness.errors import ConfigError
+from harness.host.paths import expanded, is_folder
 from harness.scenario.model import FlagValue, Scalar
 
 PROGRAM = Path(__file__).with_name("llama_server.py")
@@ -48,6 +52,7 @@ PACKAGE = PythonEngine(
 )
 VERBOSITY = 4  # the least that logs KV types, cache saves and reloads
 SHORT_PROMPT = 64  # tokens
+CONTEXT_STEP = 256  # tokens: a slot's context is a multiple of it
 THREADS = BY_NAME["--threads"].names
 # Entries of /props that are the harness's own, differ from start to start, or are told elsewhere.
 LEFT_OUT = ("model_alias", "model_path", "media_marker", "is_sleeping", "chat_template", "*.n_ctx", "ui*")
@@ -73,6 +78,7 @@ class LlamaCpp:
     grammar = GRAMMAR
     pausing: Pausing | None = None
     must_agree: Mapping[str, tuple[str, ...]] = {}
+    tells_ids = True
 
     def ports(self, role: str, flags: Mapping[str, FlagValue]) -> tuple[str, ...]:
         del role, flags
@@ -105,6 +111,20 @@ class LlamaCpp:
             )
         found += flag_problems(launch.flags, self.arguments(launch), len(launch.cpus))
         return found + inherited_flags({**os.environ, **launch.env})
+
+    def gpus_used(self, launch: Launch) -> None:
+        """It takes what it sees."""
+        del launch
+
+    def limits(self, launch: Launch) -> tuple[Told, ...]:
+        """The context of one slot, which is rounded up; all of it where the slots share it."""
+        size = told(launch.flags, *BY_NAME["--ctx-size"].names)
+        unified = given(launch.flags, *BY_NAME["--kv-unified"].names, "--kv-unified-per-slot")
+        slots = whole(given(launch.flags, *BY_NAME["--parallel"].names)) if unified is None else None
+        shares, said = (slots, f" in {slots} slots") if slots else (1, "")
+        return tuple(
+            Told(ceil(one.number / shares / CONTEXT_STEP) * CONTEXT_STEP, one.by + said) for one in size
+        )
 
     def arguments(self, launch: Launch) -> ArgumentList:
         """What its command line accepts, and where that is known from."""
@@ -223,19 +243,21 @@ def _program(launch: Launch) -> str | None:
     named = launch.binary or os.environ.get(VARIABLE)
     if not named:
         return None
-    path = Path(named).expanduser()
+    path = expanded(named)
     return str(path.absolute()) if len(path.parts) > 1 else named
 
 
 def _model_problems(path: str) -> list[str]:
     file = Path(path)
-    if file.is_dir():
+    if is_folder(file):
         return [f"{path} is a directory; llama.cpp serves one GGUF file"]
     try:
         with file.open("rb") as handle:
             magic = handle.read(4)
     except OSError as error:
         return [f"the model file {path} cannot be read: {error.strerror}"]
+    except ValueError as error:  # a zero byte in the name
+        return [f"the model file {path} cannot be read: {error}"]
     return [] if magic == b"GGUF" else [f"{path} is no GGUF file (a pointer, or half a download?)"]
 
 

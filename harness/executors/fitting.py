@@ -1,0 +1,60 @@
+"""Whether what a scenario says fits together: the GPUs of a lane and its servers' flags, the lengths that a
+check asks and what the servers take, its prompts and the model's tokenizer.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.checks.base import reference_of
+from harness.checks.prompts import tokenizer_problem
+
+if TYPE_CHECKING:
+    from harness.executors.plan import PlannedCheck, PlannedLane
+
+Requests = Sequence[tuple[int, int]]  # tokens of the prompt, tokens of the output
+
+
+def gpu_problems(planned: "PlannedLane") -> Iterator[str]:
+    """Servers that would use more or fewer GPUs than the lane leases for them."""
+    for server in planned.servers:
+        leased, uses = server.spec.gpus, server.engine.gpus_used(server.launch)
+        if uses is not None and uses.number != leased:
+            remedy = f"set `gpus: {uses.number}`" + (", or mend the flags" if uses.number else "")
+            yield (
+                f"{server.spec.role} leases {leased} GPU(s) (`gpus:`) and would use {uses.number} "
+                f"({uses.by}): {remedy}"
+            )
+
+
+def check_problems(planned: "PlannedLane", lanes: Mapping[str, "PlannedLane"]) -> Iterator[str]:
+    """Checks whose requests the lane's servers would not take, or whose prompts cannot be made."""
+    limits = [
+        (limit.number, f"{server.spec.role} takes {limit.number} ({limit.by})")
+        for server in planned.servers
+        for limit in server.engine.limits(server.launch)
+    ]
+    entry = planned.servers[-1]
+    for check in planned.checks:
+        requests = _requests(check, lanes)
+        if not requests:
+            continue
+        prompt, output = max(requests, key=sum)
+        most, what = min(limits, default=(prompt + output, ""))
+        if prompt + output > most:
+            asked = f"{prompt} + {output} tokens"
+            yield f"check `{check.name}`: it asks for {asked}, and {what}: raise that, or ask for less"
+        folder = Path(entry.launch.model_path)
+        if problem := tokenizer_problem(folder, server_tells=entry.engine.tells_ids):
+            yield f"check `{check.name}`: {problem}"
+
+
+def _requests(check: "PlannedCheck", lanes: Mapping[str, "PlannedLane"]) -> Requests:
+    """What the check asks, or the check that it refers to; nothing where that is not known."""
+    own = check.check.requests(check.params)
+    if own is not None:
+        return own
+    lane, name = reference_of(check.params, check.name) or ("", "")
+    referred = lanes[lane].checks if lane in lanes else ()
+    found = (other.check.requests(other.params) for other in referred if other.name == name)
+    return next(found, None) or ()
