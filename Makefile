@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 VENV   ?= .venv
-WORKERS ?= 2
+WORKERS ?= 3
 BIN    := $(VENV)/bin
 BENCHES ?= commands lane recorder audit_pair overlap
 READY  := $(VENV)/.installed

@@ -61,9 +61,15 @@ def test_page_boundaries_and_the_same_again_from_another_server(large: Launched,
     assert first.found["server"]["config"]["kv_dtype"] == "fp8kv_dsa"
     assert first.stdout.startswith("PASS  ")
 
-    warm = run(CACHE, tmp_path / "warm.json", *of(large), "--reference", str(first.output))
+    spoilt = first.found
+    next(line for line in spoilt["checks"]["cache-boundary"][EXCHANGES] if line["leg"] == "cold")["error"] = (
+        "500"
+    )
+    (tmp_path / "spoilt.json").write_text(json.dumps(spoilt))
+    warm = run(CACHE, tmp_path / "warm.json", *of(large), "--reference", str(tmp_path / "spoilt.json"))
     assert warm.code == 5  # this server has seen the prompts: nothing is cold
     assert "COLD_NOT_COLD" in warm.stdout
+    assert "REFERENCE_UNFIT: the reference reference/cache-boundary: cold 2304: 500" in warm.stdout
 
     with serving(tmp_path / "other", LARGE) as other:
         same = run(CACHE, tmp_path / "same.json", *of(other), "--reference", str(first.output))

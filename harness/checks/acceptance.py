@@ -21,10 +21,9 @@ def told_by_all(evidence: Evidence, exchanges: Iterable[Exchange]) -> bool:
 
 
 def _possible(one: AcceptCounters) -> bool:
-    """Told, and no more accepted than was drafted."""
-    if one.accepted is None or (one.proposed is not None and one.accepted > one.proposed):
-        return False
-    return one.steps != 0 or one.accepted == 0
+    """Told, and nothing accepted without a step. What was proposed is counted differently by release."""
+    accepted, steps = one.accepted, one.steps
+    return accepted is not None and accepted >= 0 and (steps is None or steps > 0 or steps == accepted == 0)
 
 
 def counted(evidence: Evidence, exchanges: Iterable[Exchange]) -> tuple[int, int]:

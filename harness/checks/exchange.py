@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -20,7 +20,6 @@ from harness.findings import Code
 from harness.scenario.model import Scalar
 
 EXCHANGES, MARKS, FACTS = "exchanges.jsonl", "marks.jsonl", "facts.json"
-Counted = TypeVar("Counted", CachedTokens, AcceptCounters)
 SKIPPED = "skipped"  # name of the note that says why the check cannot be made of this server
 
 
@@ -30,8 +29,7 @@ class Line(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
-def _counts(told: Counted) -> Counted:
-    """Counters of tokens are never below nothing."""
+def _no_less_than_none(told: CachedTokens) -> CachedTokens:
     wrong = [name for name, value in asdict(told).items() if value is not None and value < 0]
     if wrong:
         raise ValueError(f"{', '.join(wrong)} below 0")
@@ -63,8 +61,8 @@ class Exchange(Line):
     finish_reason: str = ""
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    cached: Annotated[CachedTokens, AfterValidator(_counts)] = CachedTokens()
-    accept: Annotated[AcceptCounters, AfterValidator(_counts)] | None = None
+    cached: Annotated[CachedTokens, AfterValidator(_no_less_than_none)] = CachedTokens()
+    accept: AcceptCounters | None = None
     pauses: int | None = Field(None, ge=0)
 
     @property

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from harness.checks.exchange import SKIPPED, Evidence, Exchange
 from harness.evidence.record import CheckResult
-from harness.findings import Code, Finding, verdict_of
+from harness.findings import EFFECT, Code, Finding, verdict_of
 from harness.verdict import Verdict
 
 TELLING = 8  # ids that two different prompts do not share by chance
@@ -176,6 +176,21 @@ def difference(base: Exchange, other: Exchange) -> str:
         one, two = base.logprobs[at], other.logprobs[at]
         text += f" (log-probability {one:.4f} against {two:.4f}, margin {abs(one - two):.4f})"
     return text
+
+
+def unfit(findings: Iterable[Finding], what: str, place: Path) -> list[Finding]:
+    """What is wrong with another lane's evidence, told by the check that refers to it. `what` it is to that
+    check: the reference, the control; `place`: its folder."""
+    name = f"{place.parent.name}/{place.name}"
+    return [
+        Finding(
+            code=Code.CONTROL_FAILED if finding.code is Code.CONTROL_FAILED else Code.REFERENCE_UNFIT,
+            message=f"{what} {name}: {finding.message}",
+            where=f"{name}/{finding.where}",
+        )
+        for finding in findings
+        if EFFECT[finding.code] is not None
+    ]
 
 
 def skipped(evidence: Evidence) -> CheckResult | None:

@@ -39,7 +39,7 @@ def with_control(
     long = [exchange for exchange in other.exchanges if exchange.leg in names]
     found = legs.sound(long) + as_planned(replace(other, exchanges=tuple(long)), plan)
     found += legs.control_cold(other, SERIAL) + legs.crossed(other, SERIAL, STRESS)
-    unfit = [_unfit(finding.message, source) for finding in found]
+    unfit = legs.unfit(found, "the control", source)
     strange = _strange(evidence, other)
     unfit += [_unfit(f"it did not ask the same prompt {case}", source) for case in strange]
     bad = {finding.where for finding in found}

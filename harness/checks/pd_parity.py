@@ -90,8 +90,8 @@ class PdParity(FunctionalCheck):
         findings = _answers(evidence)
         findings += pd_proof.control(moved)
         findings += pd_proof.transfers(evidence, moved, COLD)
-        if reference is not None:
-            findings += _against(evidence, reference)
+        if reference is not None and other is not None:
+            findings += _against(evidence, reference, other)
         else:
             asked = {str(length): (length, params.output_tokens) for length in params.lengths}
             findings += as_planned(evidence, _plan(asked))
@@ -102,7 +102,7 @@ class PdParity(FunctionalCheck):
         told = f"{metrics['cold_requests']} cold requests"
         told += f", {metrics['moved_tokens']} tokens moved" if "moved_tokens" in metrics else ""
         told += f", {len(agreement.agreed)} settings equal"
-        told += f", {len(agreement.silent)} not told" if agreement.silent else ""
+        told += f", {len(agreement.silent)} off or not told" if agreement.silent else ""
         verdict = verdict_of(findings, without)
         return CheckResult(verdict=verdict, findings=findings, metrics=metrics, told=told)
 
@@ -160,7 +160,7 @@ def _answers(evidence: Evidence) -> list[Finding]:
     return [*given_up, *legs.sound(rest), *legs.cold(evidence, COLD)]
 
 
-def _against(evidence: Evidence, reference: Evidence) -> list[Finding]:
+def _against(evidence: Evidence, reference: Evidence, place: Path) -> list[Finding]:
     """The answers against those of the reference lane, by its own control leg."""
     cases = reference.leg(COLD)
     unfit = {case for case in cases if pd_proof.UNFIT + case in evidence.facts.notes}
@@ -176,7 +176,7 @@ def _against(evidence: Evidence, reference: Evidence) -> list[Finding]:
         message = "the reference has no cold answers"
         findings.append(Finding(code=Code.REFERENCE_UNFIT, message=message, where=REFERENCE))
     findings += pd_proof.unlike(evidence, reference)
-    findings += _unsound(reference, cases)
+    findings += _unsound(reference, cases, place)
     fit = {case: exchange for case, exchange in cases.items() if case not in unfit}
     findings += as_planned(
         evidence, _plan({case: (one.asked_tokens, one.max_tokens) for case, one in fit.items()})
@@ -201,15 +201,14 @@ def _other_prompts(evidence: Evidence, cases: Mapping[str, Exchange]) -> Iterabl
             yield Finding(code=Code.NOT_EXERCISED, message=message, where=exchange.where)
 
 
-def _unsound(reference: Evidence, cases: Mapping[str, Exchange]) -> Iterable[Finding]:
+def _unsound(reference: Evidence, cases: Mapping[str, Exchange], place: Path) -> list[Finding]:
     """What of the reference's answers is no standard; a broken control would hide a real difference."""
     sizes = {case: (one.asked_tokens, one.max_tokens) for case, one in cases.items()}
     steady = _steady(reference)
     plan = {COLD: Planned(sizes), steady: Planned(sizes, use_cache=steady == WARM, like=COLD)}
     kept = tuple(exchange for exchange in reference.exchanges if exchange.leg in plan)
-    for finding in legs.sound(kept) + as_planned(replace(reference, exchanges=kept), plan):
-        message = f"the reference's own answers are none: {finding.message}"
-        yield Finding(code=Code.REFERENCE_UNFIT, message=message, where=finding.where)
+    found = legs.sound(kept) + as_planned(replace(reference, exchanges=kept), plan)
+    return legs.unfit(found, "the reference", place)
 
 
 def _steady(reference: Evidence) -> str:

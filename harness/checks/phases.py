@@ -13,7 +13,7 @@ from harness.engines.made_up import made_up_acceptance
 from harness.errors import HarnessError
 from harness.evidence.files import read_bytes
 from harness.evidence.record import CheckResult
-from harness.findings import EFFECT, Code, Finding, verdict_of
+from harness.findings import Code, Finding, verdict_of
 from harness.verdict import Verdict
 
 COLD, WARM = "cold", "warm"
@@ -164,16 +164,7 @@ def _reference(
     if made_up := _made_up(place, evidence):
         message = f"acceptance was made up, not measured: {', '.join(made_up)}"
         found.append(Finding(code=Code.ACCEPT_SIMULATED, message=message, where=name))
-    unfit = [
-        Finding(
-            code=Code.REFERENCE_UNFIT,
-            message=f"the reference {name}: {finding.message}",
-            where=f"{name}/{finding.where}",
-        )
-        for finding in found
-        if EFFECT[finding.code] is not None
-    ]
-    return own, unfit
+    return own, legs.unfit(found, "the reference", place)
 
 
 def _unlike(reference: Evidence, here: Evidence) -> list[Finding]:

@@ -23,7 +23,7 @@ from harness.checks.reload_plan import (
 from harness.checks.reload_proof import absence, proof
 from harness.errors import HarnessError
 from harness.evidence.record import CheckResult
-from harness.findings import EFFECT, Code, Finding, verdict_of
+from harness.findings import Code, Finding, verdict_of
 from harness.verdict import Verdict
 
 ACCEPT_SHARE = 0.95  # of the accept length before, that must be left after the reload
@@ -111,15 +111,7 @@ def _control(place: Path, noted: Noted, wanted: Wanted) -> list[Finding]:
         )
         return [Finding(code=Code.REFERENCE_UNFIT, message=message, where=str(place))]
     found = sequence(evidence, other, replace(wanted, tier=False)) + _not_reloaded(evidence, other)
-    return [
-        Finding(
-            code=Code.CONTROL_FAILED if finding.code is Code.CONTROL_FAILED else Code.REFERENCE_UNFIT,
-            message=f"the negative control {name}: {finding.message}",
-            where=f"{name}/{finding.where}",
-        )
-        for finding in found
-        if EFFECT[finding.code] is not None
-    ]
+    return legs.unfit(found, "the negative control", place)
 
 
 def _faster(evidence: Evidence, target: Exchange, share: float) -> list[Finding]:

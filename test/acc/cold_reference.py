@@ -8,6 +8,7 @@ from running_server import RunningServer, judged
 from harness.checks import legs
 from harness.checks.asking import Ask, Asker
 from harness.checks.exchange import Exchange, load_evidence
+from harness.checks.planned import Planned, as_planned
 from harness.checks.prompts import PromptMaker, maker_for
 from harness.errors import HarnessError
 from harness.evidence.record import CheckResult
@@ -48,8 +49,10 @@ def _judge(folder: Path, earlier: Path) -> CheckResult:
         return legs.missing_evidence(error, folder)
     asked = before.leg(COLD)
     findings = legs.sound(evidence.exchanges)
-    findings += legs.asked(evidence, [COLD], asked)
+    sizes = {case: (exchange.asked_tokens, exchange.max_tokens) for case, exchange in asked.items()}
+    findings += as_planned(evidence, {COLD: Planned(sizes)})
     findings += legs.cold(evidence, COLD)
+    findings += legs.unfit(legs.sound(asked.values()), "the reference", earlier)
     kept = tuple(exchange.model_copy(update={"leg": EARLIER}) for exchange in asked.values())
     findings += legs.same_output(replace(evidence, exchanges=evidence.exchanges + kept), EARLIER, COLD, None)
     if not asked:

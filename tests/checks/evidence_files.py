@@ -30,6 +30,7 @@ def exchange(leg: str, case: str, **more: Any) -> dict[str, Any]:
     } | more
     ids, asked = made["ids"], made["asked_tokens"]
     assert isinstance(ids, list)
+    assert isinstance(asked, int)
     prompt = [int(case) if case.isdigit() else 0, *range(1, asked)]
     return {"completion_tokens": len(ids), "prompt": prompt} | made
 

@@ -18,7 +18,7 @@ Damage = Callable[[Story], Any]
 
 
 def speculated(accepted: int, steps: int | None = 10) -> dict[str, Any]:
-    return {"accepted": accepted, "proposed": max(40, accepted), "steps": steps}
+    return {"accepted": accepted, "proposed": 40, "steps": steps}
 
 
 def story(accepted: int = 20) -> Story:
@@ -166,8 +166,8 @@ FAULTS: dict[str, tuple[Damage, Verdict, set[Code]]] = {
         {Code.NOT_EXERCISED},
     ),
     "one request does not tell": (put("warm", accept=None), Verdict.INVALID, {Code.NOT_EXERCISED}),
-    "more accepted than drafted": (
-        put("warm", accept={"accepted": 41, "proposed": 40, "steps": 10}),
+    "accepted without a step": (
+        put("warm", accept={"accepted": 41, "proposed": 40, "steps": 0}),
         Verdict.INVALID,
         {Code.NOT_EXERCISED},
     ),

@@ -258,7 +258,7 @@ FAULTS: dict[str, tuple[Damage, Verdict, Code]] = {
         Code.NOT_EXERCISED,
     ),
     "accept length of the reload alone": (put("warm", accept=None), Verdict.INVALID, Code.NOT_EXERCISED),
-    "more accepted than drafted": (accept(10**6), Verdict.FAIL, Code.ACCEPT_COLLAPSE),
+    "a negative accept length": (accept(-20), Verdict.FAIL, Code.ACCEPT_COLLAPSE),
     "the tier is not on file": (note(tier=None), Verdict.INVALID, Code.EVIDENCE_MISSING),
     "a moment twice": (
         lambda made: made.marks.append(mark("evicted", 130)),

@@ -109,13 +109,13 @@ IDS, TIERS = r"\.ids\.0 = .*", r"\.cached\.(device|host|storage) .*"
                 *(r"(cold|warm-after|reload)\.cached\.total (gone|= None)", r"warm-after\.cached\.total.*"),
                 *(r"reload\.cached\.device (gone|= None)", r"(cold|evict|warm-again|warm-after)\.accept.*"),
                 *(
-                    r"(warm|reload)\.accept\.(proposed|steps).*",
+                    r"(warm|reload)\.accept\.(proposed|steps|accepted = 10+).*",  # too many are not refused
                     r"notes\.(device|host)_tokens .*",
                     r"evict\.prompt.*",
                 ),
             ),
         ),
-        (accept, (f"(cold|warm){IDS}", r"(cold|warm)\.accept\.proposed .*")),
+        (accept, (f"(cold|warm){IDS}", r"(cold|warm)\.accept\.(proposed .*|accepted = 10+)")),
         (pd, (r"warm\.cached\.total.*", r"notes\.agree:.*")),
     ],
 )

@@ -255,6 +255,7 @@ def test_counted(tmp_path: Path) -> None:
     result = judged(tmp_path, counting(), counting(paused=False))
     assert (result.verdict, result.findings) == (Verdict.PASS, [])
     assert (result.metrics["pauses"], result.metrics["requests_paused"]) == (3, None)
+    assert result.told == "3 pauses among 4 requests"
 
 
 def test_a_counter_that_first_counts_during_the_load(tmp_path: Path) -> None:

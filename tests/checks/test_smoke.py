@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 
+from harness.checks import smoke
+from harness.checks.base import CheckContext
 from harness.checks.probes import PROBES
 from harness.checks.smoke import ANSWERS, Smoke, SmokeParams
 from harness.codes import Code
+from harness.engines import ENGINES
+from harness.errors import TargetError
 from harness.verdict import Verdict
 
 CHECK = Smoke()
@@ -105,3 +109,23 @@ def test_broken_evidence_is_invalid(tmp_path: Path, content: bytes | None) -> No
     if content is not None:
         (tmp_path / ANSWERS).write_bytes(content)
     assert judged(tmp_path) == (Verdict.INVALID, {Code.EVIDENCE_MISSING})
+
+
+def test_a_probe_that_takes_too_long_is_kept_and_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = smoke.ProbeAnswer.model_validate(answers()[0] | {"latency_s": 600.1, "error": "no answer"})
+    monkeypatch.setattr(smoke, "_asked", lambda *_: slow)
+    context = CheckContext(
+        engine=ENGINES["llamacpp"],
+        base_url="http://127.0.0.1:9",
+        served_name="any",
+        folder=tmp_path,
+        server_log=tmp_path / "server.log",
+        start_command=lambda *_: pytest.fail("no program is started here"),
+        progress=lambda *_: None,
+    )
+    with pytest.raises(TargetError, match="no whole answer to a probe within 600 s") as raised:
+        CHECK.collect(PARAMS, context, None)
+    assert raised.value.finding().code is Code.STALLED
+    assert (tmp_path / ANSWERS).read_text(encoding="utf-8").count("no answer") == 1

@@ -76,11 +76,11 @@ class Bench:
         return self.root / "runs"
 
     def quick_evaluator(self) -> Path:
-        """A program to be had as HARNESS_LM_EVAL_PYTHON."""
+        """This interpreter, to be had as HARNESS_LM_EVAL_PYTHON, whose lm-eval is the quick one."""
         script = self.root / "python"
+        quick, python = shlex.quote(str(QUICK_LM_EVAL)), shlex.quote(sys.executable)
         script.write_text(
-            f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(QUICK_LM_EVAL))} "$@"\n',
-            encoding="utf-8",
+            f'#!/bin/sh\n[ "$2" = lm_eval ] && set -- {quick} "$@"\nexec {python} "$@"\n', encoding="utf-8"
         )
         script.chmod(0o755)
         return script
@@ -207,14 +207,20 @@ def _carries_other_mark(pid: int | None, run: Path) -> bool:
     return bool(mark) and not mark.startswith(f"{run.name}:")
 
 
+def furnished(root: Path) -> Bench:
+    """A bench with all that it has, in an empty directory."""
+    made = Bench(root)
+    (root / "data").mkdir()
+    write_documents(root / "data" / "train.jsonl", range(100, 108))
+    write_documents(root / "data" / "test.jsonl", range(DOCS))
+    (root / "model.gguf").write_bytes(b"GGUF stub")
+    made.env["HARNESS_LM_EVAL_PYTHON"] = str(made.quick_evaluator())
+    return made
+
+
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path)
-    (tmp_path / "data").mkdir()
-    write_documents(tmp_path / "data" / "train.jsonl", range(100, 108))
-    write_documents(tmp_path / "data" / "test.jsonl", range(DOCS))
-    (tmp_path / "model.gguf").write_bytes(b"GGUF stub")
-    made.env["HARNESS_LM_EVAL_PYTHON"] = str(made.quick_evaluator())
+    made = furnished(tmp_path)
     yield made
     assert_clean(made.newest())
 

@@ -8,6 +8,8 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import pytest
 from harness.evidence.digests import file_sha256
 from harness.executors.simulate import MODEL
 from harness.simulator.faults import RUNNING
-from tests.e2e.conftest import DOCS, Bench, Outcome, marked
+from tests.e2e.conftest import DOCS, Bench, Outcome, assert_clean, furnished, marked
 
 pytestmark = pytest.mark.e2e
 
@@ -101,8 +103,6 @@ def test_fault_ends_in_its_verdict(
 ) -> None:
     accuracy = not fault or fault["fault"] in RUNNING
     checks = {"gsm8k": bench.check(max_gen_toks=512)} if accuracy else {"smoke": {}}  # that one is quicker
-    if not fault:
-        bench.use_plain_evaluator()
     outcome = run(bench, {"sim": lane(bench, checks=checks)}, faults=[fault] if fault else [])
     assert outcome.summary["lanes"]["sim"]["verdict"] == verdict, outcome.stdout
     assert outcome.code == exit_code
@@ -138,20 +138,6 @@ PAIR = {
 
 def both(bench: Bench, **more: Any) -> dict[str, Any]:
     return {"bf16": lane(bench, **more), "fp8": lane(bench, "fp8kv_dsa", **more)}
-
-
-def test_lanes_run_side_by_side_on_gpus_of_their_own(bench: Bench) -> None:
-    outcome = run(bench, both(bench), {"kv": PAIR}, load_seconds=3)
-    assert outcome.code == 0, outcome.stdout
-    assert outcome.run is not None
-    record = json.loads((outcome.run / "run.json").read_text(encoding="utf-8"))
-    gpus = [record["lanes"][name]["servers"][0]["gpus"] for name in ("bf16", "fp8")]
-    assert len({gpu for own in gpus for gpu in own}) == 2
-    spent = sum(lane["phases"]["lane"] for lane in record["lanes"].values())
-    events = outcome.stderr.splitlines()
-    first_verdict = next(index for index, line in enumerate(events) if "verdict" in line)
-    assert sum("loading" in line for line in events[:first_verdict]) == 2, outcome.stderr
-    assert spent > 0
 
 
 @pytest.mark.parametrize(
@@ -243,12 +229,44 @@ def test_ctrl_c_while_a_server_does_not_answer(bench: Bench) -> None:
     assert outcome.code == 130, outcome.stderr
 
 
-def test_a_baseline_is_taken_over_only_where_nothing_speaks_against_it(bench: Bench) -> None:
-    """One earlier run, and a copy of it with something wrong: every lane costs an evaluation."""
-    outcome = run(bench, both(bench), {"kv": PAIR})
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """One sound run of both lanes. What it left is only read and copied."""
+
+    bench: Bench
+    outcome: Outcome
+    run: Path
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Paired:
+    bench = furnished(tmp_path_factory.mktemp("paired"))
+    outcome = run(bench, both(bench), {"kv": PAIR}, load_seconds=3)
     assert outcome.code == 0, outcome.stdout
     assert outcome.run is not None
-    earlier = outcome.run
+    return Paired(bench, outcome, outcome.run)
+
+
+@pytest.fixture
+def paired(shared: Paired) -> Iterator[Paired]:
+    yield shared
+    assert_clean(shared.bench.newest())
+
+
+def test_lanes_run_side_by_side_on_gpus_of_their_own(paired: Paired) -> None:
+    record = json.loads((paired.run / "run.json").read_text(encoding="utf-8"))
+    gpus = [record["lanes"][name]["servers"][0]["gpus"] for name in ("bf16", "fp8")]
+    assert len({gpu for own in gpus for gpu in own}) == 2
+    spent = sum(lane["phases"]["lane"] for lane in record["lanes"].values())
+    events = paired.outcome.stderr.splitlines()
+    first_verdict = next(index for index, line in enumerate(events) if "verdict" in line)
+    assert sum("loading" in line for line in events[:first_verdict]) == 2, paired.outcome.stderr
+    assert spent > 0
+
+
+def test_a_baseline_is_taken_over_only_where_nothing_speaks_against_it(paired: Paired) -> None:
+    """One earlier run, and a copy of it with something wrong: every lane costs an evaluation."""
+    bench, earlier = paired.bench, paired.run
 
     def again(past: Path, lanes: dict[str, Any] | None = None) -> Outcome:
         return run(bench, lanes or both(bench), {"kv": PAIR}, "--baseline", str(past))
@@ -280,9 +298,8 @@ def test_a_baseline_is_taken_over_only_where_nothing_speaks_against_it(bench: Be
     assert bench.run(both(bench), {"kv": PAIR}, "--simulate", "--baseline", "/nowhere").code == 2
 
 
-def test_why_a_baseline_runs_again_is_told_by_the_plan(bench: Bench) -> None:
-    outcome = run(bench, both(bench), {"kv": PAIR})
-    assert outcome.run is not None
+def test_why_a_baseline_runs_again_is_told_by_the_plan(paired: Paired) -> None:
+    bench = paired.bench
 
     def objections(past: Path, lanes: dict[str, Any] | None = None) -> str:
         file = str(bench.scenario(lanes or both(bench), {"kv": PAIR}))
@@ -291,9 +308,9 @@ def test_why_a_baseline_runs_again_is_told_by_the_plan(bench: Bench) -> None:
         assert bool(planned["taken_over_from"]) != bool(planned["not_taken_over"])
         return " ".join(planned["not_taken_over"])
 
-    assert objections(outcome.run) == ""
+    assert objections(paired.run) == ""
     for name in ("missing", "changed"):
-        past = Path(shutil.copytree(outcome.run, bench.root / name))
+        past = Path(shutil.copytree(paired.run, bench.root / name))
         raw = past / "bf16" / "gsm8k" / "raw_responses.jsonl"
         content = raw.read_bytes()
         raw.unlink()
@@ -303,8 +320,8 @@ def test_why_a_baseline_runs_again_is_told_by_the_plan(bench: Bench) -> None:
     lanes = both(bench)
     for one in lanes.values():
         one["flags"] = {**one["flags"], "--running_max_req_size": 16}
-    assert "--running_max_req_size" in objections(outcome.run, lanes)
-    unfinished = Path(shutil.copytree(outcome.run, bench.root / "unfinished"))
+    assert "--running_max_req_size" in objections(paired.run, lanes)
+    unfinished = Path(shutil.copytree(paired.run, bench.root / "unfinished"))
     record = json.loads((unfinished / "run.json").read_text())
     record["lanes"]["bf16"]["status"] = "interrupted"
     (unfinished / "run.json").write_text(json.dumps(record))

@@ -1,18 +1,15 @@
-"""This interpreter, but `-m lm_eval` with a task file of one's own does not read lm-eval's own task files:
-there are 14,000 of them, which is most of what a short evaluation costs. All else is lm-eval as it is.
+"""`-m lm_eval …`, except that with a task file of one's own, lm-eval's own 14,000 are not read: that is most
+of what a short evaluation costs. All else is lm-eval as it is.
 """
 
 import functools
 import importlib
-import os
 import runpy
 import sys
 from pathlib import Path
 
 
 def main(arguments: list[str]) -> None:
-    if arguments[:2] != ["-m", "lm_eval"]:
-        os.execv(sys.executable, [sys.executable, *arguments])
     if "--include_path" in arguments:
         manager = importlib.import_module("lm_eval.tasks").TaskManager
         manager.__init__ = functools.partialmethod(manager.__init__, include_defaults=False)

@@ -1,0 +1,88 @@
+"""What a server tells that cannot be: it is an error of that request, and spoils no other evidence."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.checks import asking
+from harness.checks.asking import Ask, Asker
+from harness.checks.base import CheckContext
+from harness.checks.exchange import load_evidence
+from harness.engines.base import CachedTokens, Engine, GenerateRequest, Generation
+from harness.engines.client import Client
+
+SOUND = Generation(
+    text="yes",
+    ids=(1, 2),
+    finish_reason="length",
+    prompt_tokens=2,
+    completion_tokens=2,
+    cached=CachedTokens(total=0),
+    accept=None,
+    latency_s=0.1,
+    logprobs=(-0.5, -0.25),
+)
+
+
+class Odd:
+    """An engine that answers as it is told to."""
+
+    def __init__(self, **values: Any) -> None:
+        self._values = values
+
+    def counters(self, client: Client) -> dict[str, float]:
+        del client
+        return {"good_total": 1.0, "bad_total": float("nan"), "endless_total": float("inf")}
+
+    def generate(self, client: Client, request: GenerateRequest) -> Generation:
+        del client
+        values = self._values if request.prompt == (9, 9) else {}
+        return Generation(**{name: getattr(SOUND, name) for name in SOUND.__dataclass_fields__} | values)
+
+
+@pytest.fixture(autouse=True)
+def _no_logs_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "QUIET_S", 0.0)
+
+
+def asked(folder: Path, engine: Any) -> None:
+    made: Engine = engine
+    context = CheckContext(
+        engine=made,
+        base_url="http://127.0.0.1:9",
+        served_name="any",
+        folder=folder,
+        server_log=folder / "server.log",
+        start_command=lambda *_: pytest.fail("no program is started here"),
+        progress=lambda *_: None,
+    )
+    with Asker(context) as asker:
+        for prompt in ((1, 2), (9, 9)):
+            asker.ask(Ask(leg="cold", case=str(prompt[0]), prompt=prompt, tokens=2, max_tokens=2))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"logprobs": (-0.5, float("nan"))},
+        {"logprobs": (None, None)},
+        {"cached": CachedTokens(total=-1)},
+        {"first_token_s": float("inf")},
+        {"text": None},
+        {"pauses": -1},
+    ],
+    ids=repr,
+)
+def test_an_odd_answer_is_an_error_of_its_own(tmp_path: Path, values: dict[str, Any]) -> None:
+    asked(tmp_path, Odd(**values))
+    sound, odd = load_evidence(tmp_path).exchanges
+    assert (sound.error, sound.ids) == (None, [1, 2])
+    assert odd.error is not None
+    assert odd.error.startswith("the answer cannot be read")
+    assert odd.ids == []
+
+
+def test_a_counter_that_is_no_number_is_left_out(tmp_path: Path) -> None:
+    asked(tmp_path, Odd())
+    assert load_evidence(tmp_path).marks["begin"].counters == {"good_total": 1.0}
