@@ -12,7 +12,8 @@ from harness.checks.base import Begun, CheckContext, ServerView
 from harness.deploy.deployment import Deployment
 from harness.errors import Problem, TargetError
 from harness.evidence.record import LaneRecord
-from harness.executors.plan import PlannedCheck, PlannedLane
+from harness.executors.planned import PlannedLane
+from harness.executors.planned_check import PlannedCheck
 from harness.executors.workshop import Workshop
 from harness.findings import Code
 from harness.host.process import ManagedProcess

@@ -15,7 +15,7 @@ from harness.evidence.record import LaneRecord, PairResult, RunRecord
 from harness.evidence.run_dir import RunDir
 from harness.executors.judge import examine_lane
 from harness.executors.pairs import Side, judge_pair, side_of
-from harness.executors.plan import parse_check
+from harness.executors.planned_check import parse_check
 from harness.executors.simulate import MARK, is_simulated
 from harness.findings import Code, Finding, verdict_of
 from harness.scenario.model import Pair

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from harness.deploy.deployment import Deployment
 from harness.errors import TargetError
-from harness.executors.plan import PlannedLane
+from harness.executors.planned import PlannedLane
 from harness.findings import Code, Finding
 from harness.scenario.model import FlagValue, Scalar
 

@@ -4,18 +4,16 @@ check asks and what the servers take, its prompts and the model's tokenizer.
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from harness.checks.base import reference_of
 from harness.checks.prompts import tokenizer_problem
-
-if TYPE_CHECKING:
-    from harness.executors.plan import PlannedCheck, PlannedLane
+from harness.executors.planned import PlannedLane
+from harness.executors.planned_check import PlannedCheck
 
 Requests = Sequence[tuple[int, int]]  # tokens of the prompt, tokens of the output
 
 
-def gpu_problems(planned: "PlannedLane") -> Iterator[str]:
+def gpu_problems(planned: PlannedLane) -> Iterator[str]:
     """Servers that would use more or fewer GPUs than the lane leases for them."""
     for server in planned.servers:
         leased, uses = server.spec.gpus, server.engine.gpus_used(server.launch)
@@ -27,7 +25,7 @@ def gpu_problems(planned: "PlannedLane") -> Iterator[str]:
             )
 
 
-def check_problems(planned: "PlannedLane", lanes: Mapping[str, "PlannedLane"]) -> Iterator[str]:
+def check_problems(planned: PlannedLane, lanes: Mapping[str, PlannedLane]) -> Iterator[str]:
     """Checks whose requests the lane's servers would not take, or whose prompts cannot be made."""
     limits = [
         (limit.number, f"{server.spec.role} takes {limit.number} ({limit.by})")
@@ -49,7 +47,7 @@ def check_problems(planned: "PlannedLane", lanes: Mapping[str, "PlannedLane"]) -
             yield f"check `{check.name}`: {problem}"
 
 
-def _requests(check: "PlannedCheck", lanes: Mapping[str, "PlannedLane"]) -> Requests:
+def _requests(check: PlannedCheck, lanes: Mapping[str, PlannedLane]) -> Requests:
     """What the check asks, or the check that it refers to; nothing where that is not known."""
     own = check.check.requests(check.params)
     if own is not None:

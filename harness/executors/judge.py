@@ -12,7 +12,7 @@ from harness.evidence.digests import check_digests
 from harness.evidence.record import CheckResult, LaneRecord, PairResult, RunRecord
 from harness.evidence.run_dir import RunDir
 from harness.executors.pairs import judge_pair, side_of
-from harness.executors.plan import parse_check
+from harness.executors.planned_check import parse_check
 from harness.findings import EFFECT, Code, Finding, verdict_of
 from harness.scenario.model import Pair
 from harness.verdict import EXIT_INTERRUPTED, Verdict, exit_code, worst

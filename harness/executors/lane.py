@@ -16,7 +16,8 @@ from harness.evidence.fingerprint import write_fingerprint
 from harness.evidence.record import LaneRecord
 from harness.executors.collect import Early, collect
 from harness.executors.expected import assert_expected, resolved_otherwise
-from harness.executors.plan import PlannedLane, at_run, introduced
+from harness.executors.plan import at_run, introduced
+from harness.executors.planned import PlannedLane
 from harness.executors.withheld import withheld
 from harness.executors.workshop import Workshop
 from harness.findings import Code, Finding

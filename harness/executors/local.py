@@ -23,7 +23,8 @@ from harness.evidence.run_dir import RunDir
 from harness.executors.halt import Halt
 from harness.executors.judge import judge_lane, judge_run
 from harness.executors.parallel import run_lanes
-from harness.executors.plan import Plan, PlannedLane, require_sound
+from harness.executors.plan import require_sound
+from harness.executors.planned import Plan, PlannedLane
 from harness.executors.reuse import late_objections
 from harness.executors.revision import revision
 from harness.executors.simulate import is_simulated

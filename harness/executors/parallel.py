@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from harness.errors import Problem
 from harness.evidence.record import LaneRecord
 from harness.executors.lane import run_lane
-from harness.executors.plan import PlannedLane
+from harness.executors.planned import PlannedLane
 from harness.executors.withheld import unless_pointless
 from harness.executors.workshop import Workshop
 from harness.host.gpu import GpuLease

@@ -4,97 +4,28 @@ leased or launched.
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-from pydantic import BaseModel, ValidationError
 
 from harness import models
-from harness.checks import CHECKS
-from harness.checks.base import Check, reference_of
 from harness.engines import engine_of, roles_of
-from harness.engines.base import Engine, Launch
+from harness.engines.base import Launch
 from harness.errors import ConfigError
 from harness.executors import requirements
 from harness.executors.fitting import check_problems, gpu_problems
+from harness.executors.planned import Plan, PlannedLane, PlannedServer
+from harness.executors.planned_check import parse_check
 from harness.executors.references import pair_problems, reference_problems
 from harness.executors.reuse import EarlierRun, baselines_of, objections
 from harness.executors.schedule import Job, Schedule, pack
 from harness.host.addresses import is_own_address
-from harness.host.gpu import Gpu, GpuBook, Link, cuda_names
+from harness.host.gpu import Gpu, GpuBook, cuda_names
 from harness.host.paths import expanded, is_there
 from harness.host.ports import PortBook
 from harness.host.proc import MARK
-from harness.scenario.model import Lane, Pair, Scenario, ServerSpec
+from harness.scenario.model import Lane, Scenario
 from harness.scenario.problems import by_lane
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PlannedServer:
-    """One server with the command it would get; `launch.ports` are those free at planning time."""
-
-    spec: ServerSpec
-    engine: Engine
-    launch: Launch
-    port_names: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PlannedCheck:
-    """One check of a lane with validated parameters; `params_given` is what the scenario said."""
-
-    name: str
-    check: Check
-    params: BaseModel
-    params_given: Mapping[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PlannedLane:
-    lane: Lane
-    servers: tuple[PlannedServer, ...]
-    checks: tuple[PlannedCheck, ...]
-    skip: str = ""  # why the lane cannot run here; empty when it can
-    reuse: EarlierRun | None = None  # whose lane of the same name is taken over
-    rerun: tuple[str, ...] = ()  # why it is not, although an earlier run was named
-
-    @property
-    def gpus(self) -> int:
-        """GPUs to lease: none where nothing is going to be started."""
-        if self.skip or self.reuse:
-            return 0
-        return sum(server.spec.gpus for server in self.servers)
-
-    @property
-    def link(self) -> Link:
-        """How close the GPUs of the lane must be."""
-        return requirements.link(self.lane.requires)
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """Lanes that must have ended before this one starts: its checks refer to theirs."""
-        found = (reference_of(check.params, check.name) for check in self.checks)
-        return frozenset(reference[0] for reference in found if reference) - {self.lane.name}
-
-    def suits(self, gpu: Gpu) -> bool:
-        """Whether the lane may run on this GPU."""
-        return requirements.matches(self.lane.requires, gpu)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
-    """`lanes` stand in the order of starting; `schedule` is None where no lane needs a GPU."""
-
-    scenario: Scenario
-    lanes: tuple[PlannedLane, ...]
-    problems: tuple[str, ...]
-    schedule: Schedule | None = None
-
-    @property
-    def pairs(self) -> tuple[Pair, ...]:
-        return tuple(self.scenario.pairs.values())
 
 
 def make_plan(scenario: Scenario, ports: PortBook, gpus: GpuBook, earlier: EarlierRun | None = None) -> Plan:
@@ -153,22 +84,6 @@ def require_sound(plan: Plan) -> None:
             f"scenario {plan.scenario.name} cannot run: {len(plan.problems)} problem(s); nothing was started"
         )
         raise ConfigError(what, problems=plan.problems)
-
-
-def parse_check(name: str, given: Mapping[str, Any]) -> PlannedCheck:
-    """A check entry of a scenario or a record. Raises ConfigError for an unknown kind or bad parameters."""
-    kind = str(given.get("kind", name))
-    check = CHECKS.get(kind)
-    if check is None:
-        raise ConfigError(
-            f"check `{name}`: there is no check kind `{kind}`", fix=f"known: {', '.join(CHECKS)}"
-        )
-    rest = {key: value for key, value in given.items() if key != "kind"}
-    try:
-        params = check.params.model_validate(rest)
-    except ValidationError as error:
-        raise ConfigError(f"check `{name}`: {error}") from error
-    return PlannedCheck(name=name, check=check, params=params, params_given=dict(given))
 
 
 def _with_earlier(planned: PlannedLane, earlier: EarlierRun) -> PlannedLane:

@@ -3,7 +3,8 @@
 from typing import Any
 
 from harness.errors import ConfigError
-from harness.executors.plan import Plan, PlannedCheck, PlannedLane
+from harness.executors.planned import Plan, PlannedLane
+from harness.executors.planned_check import PlannedCheck
 from harness.executors.schedule import Schedule
 from harness.host.redact import redact_argv, redact_env
 

@@ -1,16 +1,13 @@
 """What lanes and pairs say of one another: references that lead nowhere or round, pairs that cannot be."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from harness.checks.base import reference_of
+from harness.executors.planned import PlannedLane
 from harness.scenario.model import Scenario
 
-if TYPE_CHECKING:
-    from harness.executors.plan import PlannedLane
 
-
-def reference_problems(lanes: Sequence["PlannedLane"]) -> Iterator[tuple[str, str]]:
+def reference_problems(lanes: Sequence[PlannedLane]) -> Iterator[tuple[str, str]]:
     """References to checks that are not there, or that go round in a circle."""
     by_name = {planned.lane.name: planned for planned in lanes}
     for planned in lanes:
@@ -30,7 +27,7 @@ def reference_problems(lanes: Sequence["PlannedLane"]) -> Iterator[tuple[str, st
             yield planned.lane.name, "its checks' references lead back to itself"
 
 
-def pair_problems(scenario: Scenario, lanes: Sequence["PlannedLane"]) -> Iterator[tuple[str, str]]:
+def pair_problems(scenario: Scenario, lanes: Sequence[PlannedLane]) -> Iterator[tuple[str, str]]:
     """Pairs on a check that is judged on each lane by itself."""
     by_name = {planned.lane.name: planned for planned in lanes}
     for pair in scenario.pairs.values():
@@ -39,12 +36,12 @@ def pair_problems(scenario: Scenario, lanes: Sequence["PlannedLane"]) -> Iterato
                 yield pair.candidate, f"pair `{pair.name}`: check `{pair.check}` cannot be paired"
 
 
-def _runs_before(planned: "PlannedLane", first: str, second: str) -> bool:
+def _runs_before(planned: PlannedLane, first: str, second: str) -> bool:
     names = [check.name for check in planned.checks]
     return names.index(first) < names.index(second)
 
 
-def _all_needs(planned: "PlannedLane", by_name: Mapping[str, "PlannedLane"]) -> set[str]:
+def _all_needs(planned: PlannedLane, by_name: Mapping[str, PlannedLane]) -> set[str]:
     found: set[str] = set()
     todo = list(planned.needs)
     while todo:

@@ -19,6 +19,7 @@ from harness.evidence.digests import check_digests
 from harness.evidence.fingerprint import Fingerprint, diff, read_fingerprint, up_to_check
 from harness.evidence.record import LaneRecord, RunRecord, ServerRecord
 from harness.evidence.run_dir import RunDir
+from harness.executors.judge import examine_lane
 from harness.findings import EFFECT, Code, Finding
 from harness.host.redact import redact_env
 from harness.scenario.model import Lane, Scenario
@@ -99,8 +100,6 @@ def objections(past: EarlierRun, lane: Lane, launches: Sequence[tuple[Engine, La
 
 def _judged_again(past: EarlierRun, earlier: LaneRecord) -> list[str]:
     """What today's judges have against the old evidence, whatever its record says. Writes nothing there."""
-    from harness.executors.judge import examine_lane  # it imports the plan, which imports this
-
     lane = earlier.model_copy(deep=True)
     examine_lane(past.run, lane)
     if lane.verdict in SOUND:

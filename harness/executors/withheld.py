@@ -12,7 +12,7 @@ from harness.checks.exchange import EXCHANGES, load_evidence
 from harness.errors import HarnessError
 from harness.evidence.record import CheckResult, LaneRecord
 from harness.evidence.run_dir import RunDir
-from harness.executors.plan import PlannedLane
+from harness.executors.planned import PlannedLane
 from harness.findings import EFFECT, Code, Finding
 from harness.verdict import Verdict
 

@@ -14,7 +14,7 @@ from harness.evidence.record import LaneRecord
 from harness.executors import parallel
 from harness.executors.halt import Halt
 from harness.executors.parallel import run_lanes
-from harness.executors.plan import PlannedLane
+from harness.executors.planned import PlannedLane
 from harness.executors.workshop import Workshop
 from harness.host.gpu import GpuBook, Link
 from harness.host.gpu.described import load_inventory

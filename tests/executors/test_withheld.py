@@ -17,7 +17,8 @@ from harness.executors.halt import Halt
 from harness.executors.judge import judge_lane, judge_run
 from harness.executors.lane import run_lane
 from harness.executors.parallel import run_lanes
-from harness.executors.plan import PlannedLane, PlannedServer, parse_check
+from harness.executors.planned import PlannedLane, PlannedServer
+from harness.executors.planned_check import parse_check
 from harness.executors.withheld import unless_pointless, withheld
 from harness.executors.workshop import Workshop
 from harness.findings import Code, Finding
