@@ -30,11 +30,17 @@ class Finding(BaseModel):
     `where` is a doc id (`doc_id=17 filter=strict-match`), a request id, or `file:line`.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="ignore")  # a newer harness may say more
 
     code: Code
     message: Annotated[str, AfterValidator(shortened)]
     where: str = ""
+
+    @property
+    def headline(self) -> str:
+        """What happened, in one line; cause and remedy are left to the whole message."""
+        first = self.message.partition("\n")[0]
+        return first.partition("; likely cause: ")[0].partition("; what to do: ")[0]
 
 
 def verdict_of(findings: Iterable[Finding], base: Verdict) -> Verdict:

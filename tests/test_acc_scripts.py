@@ -56,7 +56,8 @@ def test_page_boundaries_and_the_same_again_from_another_server(large: Launched,
     first = run(CACHE, tmp_path / "cache.json", *of(large, log=False))
     assert (first.code, first.found["verdict"]) == (0, "PASS"), first.stdout + first.stderr
     check = first.found["checks"]["cache-boundary"]
-    assert check["metrics"] == {"hit_2304": 2176, "hit_2305": 2304, "hit_2306": 2304, "hit_2307": 2304}
+    hits = {"hit_2304": 2176, "hit_2305": 2304, "hit_2306": 2304, "hit_2307": 2304}
+    assert check["metrics"] == {**hits, "logprob_drift": 0}
     assert len(check[EXCHANGES]) == 36
     assert first.found["server"]["config"]["kv_dtype"] == "fp8kv_dsa"
     assert first.stdout.startswith("PASS  ")
@@ -74,19 +75,21 @@ def test_page_boundaries_and_the_same_again_from_another_server(large: Launched,
     with serving(tmp_path / "other", LARGE) as other:
         same = run(CACHE, tmp_path / "same.json", *of(other), "--reference", str(first.output))
     assert (same.code, same.found["checks"]["cold-reference"]["verdict"]) == (0, "PASS"), same.stdout
-    assert same.found["checks"]["cold-reference"]["metrics"] == {"compared": 4}
+    assert same.found["checks"]["cold-reference"]["metrics"]["compared"] == 4
+    assert "transfer=not proven here" in same.stdout
 
 
 def test_another_output_than_the_reference_is_told(large: Launched, tmp_path: Path) -> None:
     first = run(CACHE, tmp_path / "cache.json", *of(large))
     kept = first.found
-    cold = next(line for line in kept["checks"]["cache-boundary"][EXCHANGES] if line["leg"] == "cold")
-    cold["ids"][7] += 1
+    for leg in ("cold", "control"):
+        line = next(line for line in kept["checks"]["cache-boundary"][EXCHANGES] if line["leg"] == leg)
+        line["ids"][7] += 1
     (tmp_path / "changed.json").write_text(json.dumps(kept))
     with serving(tmp_path / "other", LARGE) as other:
         again = run(CACHE, tmp_path / "again.json", *of(other), "--reference", str(tmp_path / "changed.json"))
-    assert again.code == 3
-    assert "cold 2304 differs from earlier: first at token 8 of 32" in again.stdout
+    assert again.code == 1
+    assert "OUTPUT_DIFFERS: cold 2304 differs from reference: first at token 8 of 32" in again.stdout
 
 
 def test_pause_and_resume_with_its_control(large: Launched, tmp_path: Path) -> None:
@@ -123,7 +126,16 @@ def test_cpu_tier(tmp_path: Path, more: tuple[str, ...]) -> None:
     checks = ran.found["checks"]
     assert (ran.code, checks["cache-boundary"]["verdict"]) == (0, "PASS"), ran.stdout
     assert len(checks["cache-boundary"][EXCHANGES]) == 20  # all at once would not fit
-    assert checks["cpu-reload"]["metrics"]["hit_host"] == 2048
+    assert checks["cpu-reload"]["metrics"]["hit_host"] == 2304
+
+
+def test_a_profiled_pool_is_told_by_the_log_alone(tmp_path: Path) -> None:
+    with serving(tmp_path, None) as server:
+        blind = run(CACHE, tmp_path / "blind.json", *of(server, log=False))
+        told = run(CACHE, tmp_path / "told.json", *of(server))
+    assert (blind.code, len(blind.found["checks"]["cache-boundary"][EXCHANGES])) == (0, 20), blind.stderr
+    assert "not asked all at once: the server's configuration has no number `kv_tokens`" in blind.stderr
+    assert (told.code, len(told.found["checks"]["cache-boundary"][EXCHANGES])) == (0, 36), told.stdout
 
 
 def test_a_configured_tier_that_is_never_read_is_not_enough(tmp_path: Path) -> None:

@@ -24,3 +24,23 @@ def test_others_stay_as_they_are() -> None:
 
 def test_an_error_becomes_a_finding_of_that_length() -> None:
     assert len(TargetError("z" * (1 << 20)).finding().message) <= LONGEST
+
+
+@pytest.mark.parametrize(
+    ("message", "headline"),
+    [
+        ("", ""),
+        ("\n", ""),
+        ("it died", "it died"),
+        ("it died\nTraceback", "it died"),
+        ("it died; likely cause: no memory; what to do: buy some", "it died"),
+        ("it died; what to do: start it again", "it died"),
+    ],
+)
+def test_the_headline_is_what_happened(message: str, headline: str) -> None:
+    assert Finding(code=Code.SERVER_DIED, message=message).headline == headline
+
+
+def test_a_key_of_a_newer_harness_is_no_obstacle() -> None:
+    given = {"code": "SERVER_DIED", "message": "it died", "severity": "high"}
+    assert Finding.model_validate(given).message == "it died"

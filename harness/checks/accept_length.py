@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from harness.checks import phases
 from harness.checks.asking import Ask, Asker
-from harness.checks.base import Begun, CheckContext, WithReference, reference_folder
+from harness.checks.base import Begun, CheckContext, WithReference, caching, reference_folder
 from harness.checks.exchange import load_evidence
 from harness.checks.functional import FunctionalCheck
 from harness.checks.phases import BEGIN, COLD, WARM
@@ -53,8 +53,8 @@ class AcceptLength(FunctionalCheck):
         del begun
         with Asker(context, timeout_s=params.request_s) as asker:
             maker = maker_for(context)
-            config = context.servers[-1].config
-            asker.note(expected_warm=context.engine.expected_hit(params.prompt_tokens, config))
+            cache = caching(context)
+            asker.note(expected_warm=cache.engine.expected_hit(params.prompt_tokens, cache.config))
             prompts = _reused(params, context.folder, maker)
             asker.note(prompts="the reference's" if prompts else "fresh")
             prompts = prompts or [maker(params.prompt_tokens) for _ in range(params.prompts)]

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from harness.checks.exchange import Evidence, Exchange
 from harness.engines.base import AcceptCounters
 
+ACCEPT_SHARE = 0.95  # of the accept length before, that must be left after a reload or a resume
+
 
 def accept_length(evidence: Evidence, exchanges: Iterable[Exchange]) -> float | None:
     """Tokens per verification step, its own one included, over all of these requests: 1.0 where no drafted

@@ -201,7 +201,8 @@ class _Log:
         self._tail = LogTail(server.log)
         self._lines: list[LogLine] = []
         self._last = 0
-        self._first = self.read()
+        self.read()
+        self._lines.clear()  # what was logged before the check began tells nothing of it
 
     def read(self) -> int:
         """Number of the last line that is complete."""
@@ -212,7 +213,7 @@ class _Log:
         return self._last
 
     def facts(self) -> LogFacts:
-        return self._engine.log_facts(line for line in self._lines if line[0] > self._first)
+        return self._engine.log_facts(self._lines)
 
 
 def _exchange(fields: dict[str, Any]) -> Exchange:

@@ -77,6 +77,14 @@ class CheckContext:
     pulse: Callable[[], None] = lambda: None
 
 
+def caching(context: CheckContext) -> ServerView:
+    """The server whose prefix cache the requests meet: the entry; behind a master or a router, which have
+    none, the prefill node."""
+    entry = context.servers[-1]
+    nodes = (server for server in context.servers if server.role == "prefill")
+    return next(nodes, entry) if entry.role in ("master", "router") else entry
+
+
 class WithReference(Frozen):
     """Parameters of a check that is judged against what another lane's check collected. That lane runs
     first."""

@@ -11,7 +11,8 @@ from pydantic import BaseModel, Field
 
 from harness.checks import legs
 from harness.checks.asking import Ask, Asker
-from harness.checks.base import Begun, CheckContext
+from harness.checks.base import Begun, CheckContext, caching
+from harness.checks.drift import Compared, drifted, metrics
 from harness.checks.exchange import load_evidence
 from harness.checks.functional import FunctionalCheck
 from harness.checks.planned import Planned, as_planned, sizes
@@ -56,11 +57,9 @@ class CacheBoundary(FunctionalCheck):
         del begun
         with Asker(context, timeout_s=params.request_s) as asker:
             maker = maker_for(context)
-            config = context.servers[-1].config
             asker.note(has_control=maker.can_avoid_cache)
-            asker.note(
-                **{str(length): context.engine.expected_hit(length, config) for length in params.lengths}
-            )
+            cache = caching(context)
+            asker.note(**{str(n): cache.engine.expected_hit(n, cache.config) for n in params.lengths})
             total = len(params.lengths) * (5 + 4 * params.together)
             done = 0
             for length in params.lengths:
@@ -79,6 +78,7 @@ class CacheBoundary(FunctionalCheck):
         has_control = evidence.facts.notes.get("has_control") is True
         findings: list[Finding] = legs.sound(evidence.exchanges)
         findings += as_planned(evidence, _plan(params, has_control=has_control))
+        compared = []
         for suffix in (ALONE, TOGETHER) if params.together else (ALONE,):
             cold, warm, control = f"cold{suffix}", f"warm{suffix}", f"control{suffix}"
             warm_legs = [warm, "warm-again"] if suffix == ALONE else [warm]
@@ -87,13 +87,15 @@ class CacheBoundary(FunctionalCheck):
             for leg in warm_legs:
                 findings += legs.hit(evidence, leg, expected)
                 findings += legs.same_output(evidence, cold, leg, control)
+                compared.append(Compared(cold, leg, control))
+        findings += [finding for one in compared for finding in drifted(evidence, one)]
         if params.together:
-            for leg in (f"cold{TOGETHER}", f"warm{TOGETHER}"):
-                findings += legs.crossed(evidence, SINGLE, leg)
+            for name in ("cold", "warm", "control"):
+                findings += legs.crossed(evidence, SINGLE, f"{name}{TOGETHER}")
         hits = {f"hit_{case}": evidence.cached(got).total for case, got in evidence.leg("warm").items()}
         told = f"hits {'/'.join(map(str, hits.values()))}"
         earned = Verdict.PASS if has_control else Verdict.REPORTED
-        return legs.result(findings, hits, told, earned)
+        return legs.result(findings, {**hits, **metrics(evidence, compared)}, told, earned)
 
     def fingerprint(self, params: CacheBoundaryParams, folder: Path) -> Fingerprint:
         del folder

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 
 from harness.checks import reloading
 from harness.checks.asking import QUIET_S, Ask, Asker
-from harness.checks.base import Begun, CheckContext, reference_folder
+from harness.checks.base import Begun, CheckContext, caching, reference_folder
 from harness.checks.functional import FunctionalCheck
 from harness.checks.prompts import MOST_TOKENS, PromptMaker, maker_for
 from harness.checks.reload_plan import (
@@ -113,17 +113,18 @@ class CpuReload(FunctionalCheck):
 def _eviction(params: CpuReloadParams, context: CheckContext) -> tuple[int, ...]:
     if isinstance(params.evict, int):
         return (params.length,) * params.evict
-    return context.engine.evicting(params.length, context.servers[-1].config)
+    cache = caching(context)
+    return cache.engine.evicting(params.length, cache.config)
 
 
 def _note(asker: Asker, params: CpuReloadParams, context: CheckContext, lengths: tuple[int, ...]) -> None:
-    config = context.servers[-1].config
-    capacity = context.engine.capacity(config)
+    cache = caching(context)
+    capacity = cache.engine.capacity(cache.config)
     asker.note(
         tier=params.tier,
         length=params.length,
-        expected_warm=context.engine.expected_hit(params.length, config),
-        expected_host=context.engine.expected_reload(params.length, config),
+        expected_warm=cache.engine.expected_hit(params.length, cache.config),
+        expected_host=cache.engine.expected_reload(params.length, cache.config),
         device_tokens=capacity.device,
         host_tokens=capacity.host,
         evict_prompts=len(lengths),

@@ -1,7 +1,8 @@
 """Judging legs of a functional check against one another. Pure.
 
 Identical ids are the rule. Ids that differ while the control leg (the same load, the feature not triggered)
-is identical are the feature's fault; where the control differs too, batch shape alone changes the numbers.
+is identical, all of it, are the feature's fault; where the control differs too, batch shape alone changes the
+numbers.
 """
 
 from collections.abc import Iterable, Mapping
@@ -64,7 +65,7 @@ def sound(exchanges: Iterable[Exchange], *, exact_count: bool = True) -> list[Fi
 def cold(evidence: Evidence, leg: str) -> list[Finding]:
     """No request of this leg may have found anything in a cache, but for a few tokens by chance."""
     found = []
-    for case, exchange in _answered(evidence, leg).items():
+    for case, exchange in answered(evidence, leg).items():
         hit = evidence.most_cached(exchange)
         if hit is None:
             message = f"{leg} {case}: the server does not tell cached tokens, so that nothing can be proven"
@@ -78,7 +79,7 @@ def cold(evidence: Evidence, leg: str) -> list[Finding]:
 def control_cold(evidence: Evidence, leg: str) -> list[Finding]:
     """The negative control: where the cache was put aside, the proof must be absent."""
     found = []
-    for case, exchange in _answered(evidence, leg).items():
+    for case, exchange in answered(evidence, leg).items():
         got = evidence.most_cached(exchange)
         if got is None:
             message = f"{leg} {case}: the server does not tell cached tokens: the control says nothing"
@@ -110,7 +111,7 @@ def asked(evidence: Evidence, names: Iterable[str], cases: Iterable[str]) -> lis
 def hit(evidence: Evidence, leg: str, expected: Mapping[str, int]) -> list[Finding]:
     """Every request of this leg must have found exactly what the engine's page arithmetic says."""
     found = []
-    for case, exchange in _answered(evidence, leg).items():
+    for case, exchange in answered(evidence, leg).items():
         got = evidence.cached(exchange).total
         if case not in expected:
             message = f"{leg} {case}: what it must hit is not on file"
@@ -127,31 +128,37 @@ def hit(evidence: Evidence, leg: str, expected: Mapping[str, int]) -> list[Findi
 def same_output(
     evidence: Evidence, reference: str, leg: str, control: str | None, standard: str | None = None
 ) -> list[Finding]:
-    """The leg's ids must equal those of the reference leg, case by case. See the module's docstring. Of a
+    """The leg's ids must equal those of the reference leg, case by case. They are the feature's fault where
+    the whole control leg is steady: one of its answers that moves shows that batch shape moves numbers. Of a
     control from another lane, `standard` is that lane's own reference: equal to it, it is steady too."""
-    references = _answered(evidence, reference)
-    controls = _answered(evidence, control) if control else {}
-    standards = _answered(evidence, standard) if standard else {}
+    references = answered(evidence, reference)
+    controls = answered(evidence, control) if control else {}
+    standards = answered(evidence, standard) if standard else {}
+    moved = []
+    for case, other in controls.items():
+        own = [of[case].ids for of in (references, standards) if case in of]
+        if own and other.ids not in own:
+            moved.append(case)
     found = []
-    for case, exchange in _answered(evidence, leg).items():
+    for case, exchange in answered(evidence, leg).items():
         base = references.get(case)
         if base is None or base.ids == exchange.ids:
             continue
         what = f"{leg} {case} differs from {reference}: {difference(base, exchange)}"
-        other, own = controls.get(case), standards.get(case, base)
-        if other is not None and other.ids in (base.ids, own.ids):
+        if case in controls and not moved:
             found.append(Finding(code=Code.OUTPUT_DIFFERS, message=what, where=exchange.where))
             continue
-        why = "the control leg differs too" if other is not None else "there is no control leg to tell why"
+        why = f"the control leg differs too ({', '.join(moved)})"
+        why = why if case in controls else "there is no control leg to tell why"
         found.append(Finding(code=Code.OUTPUT_UNSTABLE, message=f"{what}; {why}", where=exchange.where))
     return found
 
 
 def crossed(evidence: Evidence, reference: str, leg: str) -> list[Finding]:
     """An answer that is another case's answer: requests were mixed up, whatever a control leg does."""
-    references = _answered(evidence, reference)
+    references = answered(evidence, reference)
     found = []
-    for case, exchange in _answered(evidence, leg).items():
+    for case, exchange in answered(evidence, leg).items():
         own = references.get(case)
         theirs = [
             name
@@ -164,12 +171,15 @@ def crossed(evidence: Evidence, reference: str, leg: str) -> list[Finding]:
     return found
 
 
+def parting(base: Exchange, other: Exchange) -> int:
+    """How many ids two outputs begin with in common."""
+    both = enumerate(zip(base.ids, other.ids, strict=False))
+    return next((at for at, (one, two) in both if one != two), min(len(base.ids), len(other.ids)))
+
+
 def difference(base: Exchange, other: Exchange) -> str:
     """Where two outputs part, in words: position, ids, and how sure the server was of each side's token."""
-    at = next(
-        (index for index, (one, two) in enumerate(zip(base.ids, other.ids, strict=False)) if one != two),
-        min(len(base.ids), len(other.ids)),
-    )
+    at = parting(base, other)
     text = f"first at token {at + 1} of {len(base.ids)}: "
     text += f"{base.ids[at : at + SHOWN]} against {other.ids[at : at + SHOWN]}"
     if at < len(base.logprobs) and at < len(other.logprobs):
@@ -205,6 +215,6 @@ def missing_evidence(error: Exception, folder: Path) -> CheckResult:
     return CheckResult(verdict=Verdict.INVALID, findings=[finding])
 
 
-def _answered(evidence: Evidence, leg: str) -> dict[str, Exchange]:
+def answered(evidence: Evidence, leg: str) -> dict[str, Exchange]:
     """Requests that failed are told once, by `sound`."""
     return {case: exchange for case, exchange in evidence.leg(leg).items() if exchange.error is None}

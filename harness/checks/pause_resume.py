@@ -4,7 +4,8 @@ Long requests that together need more than the cache holds are asked at once; th
 the cache put aside, as the reference. In that order: so the long ones are cold, whatever the references leave
 in the prefix cache, and still go through it when they are taken up again, as in production.
 
-The control is the same load in a large pool (`expect: none`, in another lane): no pause may be seen there.
+The control is the same load in a large pool (`expect: none`, in another lane): no pause may be seen there. Of
+a lane that speculates, drafts must be accepted under load as they are alone.
 """
 
 from pathlib import Path
@@ -12,9 +13,11 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from harness.checks import legs
+from harness.checks import drift, legs, phases
+from harness.checks.acceptance import ACCEPT_SHARE, accept_length
 from harness.checks.asking import Ask, Asker
 from harness.checks.base import Begun, CheckContext, WithReference, reference_folder
+from harness.checks.drift import Compared, drifted
 from harness.checks.exchange import Evidence, load_evidence
 from harness.checks.functional import FunctionalCheck
 from harness.checks.pause_control import CONTROL, STANDARD, with_control
@@ -115,8 +118,10 @@ class PauseResume(FunctionalCheck):
         findings += proof.findings + _expected(params, proof, room, evidence)
         judged, unfit = with_control(params, evidence, folder, long_plan(params))
         findings += alone.findings + _not_alone(alone) + unfit
-        findings += legs.same_output(judged, SERIAL, STRESS, CONTROL, STANDARD)
+        compared = Compared(SERIAL, STRESS, CONTROL, STANDARD)
+        findings += legs.same_output(judged, SERIAL, STRESS, CONTROL, STANDARD) + drifted(judged, compared)
         findings += legs.crossed(evidence, SERIAL, STRESS) + _pool(evidence)
+        findings += phases.within(self.kind, evidence, ACCEPT_SHARE)
         metrics: dict[str, float | int | str | None] = {
             "pauses": proof.pauses,
             "requests_paused": proof.requests,
@@ -124,6 +129,9 @@ class PauseResume(FunctionalCheck):
             "tokens_needed": room.needed,
             "output_estimate": room.estimate,
             "short_requests": sum(exchange.leg == SHORT for exchange in evidence.exchanges),
+            "accept_alone": accept_length(evidence, evidence.leg(SERIAL).values()),
+            "accept_together": accept_length(evidence, evidence.leg(STRESS).values()),
+            **drift.metrics(evidence, [compared]),
         }
         return legs.result(findings, metrics, _told(params, proof))
 

@@ -2,34 +2,34 @@
 
 The cold answers of a reference lane are the standard; its own control leg tells whether a difference is the
 transfer's fault. Proof is asked of every cold request, since a warm one may move nothing at all. The negative
-control is an idle moment, in which the nodes must count nothing.
+control is an idle moment, in which the nodes must count and log nothing.
 """
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from harness.checks import legs, pd_proof
+from harness.checks import drift, legs, pd_proof
 from harness.checks.asking import Ask, Asker
 from harness.checks.base import Begun, CheckContext, WithReference, reference_folder
+from harness.checks.cold_standard import COLD, REFERENCE, STEADY, WARM, with_standard
+from harness.checks.drift import Compared
 from harness.checks.exchange import Evidence, Exchange, load_evidence
 from harness.checks.functional import FunctionalCheck
 from harness.checks.pd_transfers import NODES, Counting, Moved, load_moved
 from harness.checks.planned import Planned, as_planned
 from harness.checks.prompts import MOST_TOKENS, maker_for
-from harness.errors import HarnessError
+from harness.errors import HarnessError, TargetError
 from harness.evidence.fingerprint import Fingerprint
 from harness.evidence.record import CheckResult
 from harness.findings import Code, Finding, verdict_of
 from harness.verdict import Verdict
 
 IDLE_S = 1.0
-COLD, WARM = "cold", "warm"
-REFERENCE, STEADY = "reference", "reference-control"  # the reference's legs, under names of their own
+COMPARED = tuple(Compared(REFERENCE, leg, STEADY) for leg in (COLD, WARM))
 MIB = 1 << 20
 
 
@@ -65,9 +65,13 @@ class PdParity(FunctionalCheck):
                 return
             _note_agreement(asker, context)
             asks = _asks(params, context, asker)
+            _note_sizes(asker, context, asks)
             counting = Counting(context)
+            time.sleep(IDLE_S)  # whatever the nodes still log of their start
+            asker.mark(pd_proof.IDLE)
             with counting.around(pd_proof.IDLE, ""):
                 time.sleep(IDLE_S)
+            asker.mark(pd_proof.ASKING)
             for done, ask in enumerate(asks):
                 with counting.around(ask.leg, ask.case):
                     asker.ask(ask)
@@ -88,16 +92,18 @@ class PdParity(FunctionalCheck):
         if agreement.findings:
             return legs.result(agreement.findings)
         findings = _answers(evidence)
-        findings += pd_proof.control(moved)
+        findings += [*pd_proof.control(moved), *pd_proof.quiet(evidence, moved)]
         findings += pd_proof.transfers(evidence, moved, COLD)
+        moved_by: dict[str, float] = {}
         if reference is not None and other is not None:
-            findings += _against(evidence, reference, other)
+            against, moved_by = _against(evidence, reference, other)
+            findings += against
         else:
             asked = {str(length): (length, params.output_tokens) for length in params.lengths}
             findings += as_planned(evidence, _plan(asked))
             findings += legs.same_output(evidence, COLD, WARM, None)
         without = Verdict.REPORTED if reference is None else Verdict.PASS
-        metrics = _metrics(evidence, moved)
+        metrics = _metrics(evidence, moved) | moved_by
         metrics |= {"settings_equal": len(agreement.agreed), "settings_not_told": ", ".join(agreement.silent)}
         told = f"{metrics['cold_requests']} cold requests"
         told += f", {metrics['moved_tokens']} tokens moved" if "moved_tokens" in metrics else ""
@@ -117,6 +123,19 @@ def _note_agreement(asker: Asker, context: CheckContext) -> None:
     asker.note(**{pd_proof.AGREE + key: ",".join(roles) for key, roles in node.engine.must_agree.items()})
     own = [server for server in context.servers if server.role != "router"]  # which is another program
     asker.note(**{pd_proof.VERSION + server.role: server.version for server in own})
+
+
+def _note_sizes(asker: Asker, context: CheckContext, asks: Sequence[Ask]) -> None:
+    """How many tokens of each prompt must move: whole blocks of the decode node, less one, but half of them
+    at least; connectors have blocks of their own."""
+    node = next(server for server in context.servers if server.role == "decode")
+    for ask in asks:
+        try:
+            hits = [node.engine.expected_hit(tokens, node.config) for tokens in range(1, ask.tokens + 1)]
+        except TargetError:  # its judge asks for half of the prompt then
+            return
+        block = next((hit for hit in hits if hit > 0), 0)
+        asker.note(**{pd_proof.LEAST + ask.case: max(hits[-1] - block, hits[-1] // 2)})
 
 
 def _asks(params: PdParityParams, context: CheckContext, asker: Asker) -> list[Ask]:
@@ -160,8 +179,8 @@ def _answers(evidence: Evidence) -> list[Finding]:
     return [*given_up, *legs.sound(rest), *legs.cold(evidence, COLD)]
 
 
-def _against(evidence: Evidence, reference: Evidence, place: Path) -> list[Finding]:
-    """The answers against those of the reference lane, by its own control leg."""
+def _against(evidence: Evidence, reference: Evidence, place: Path) -> tuple[list[Finding], dict[str, float]]:
+    """The answers against those of the reference lane, by its own control leg; and how far they moved."""
     cases = reference.leg(COLD)
     unfit = {case for case in cases if pd_proof.UNFIT + case in evidence.facts.notes}
     findings = [
@@ -176,16 +195,16 @@ def _against(evidence: Evidence, reference: Evidence, place: Path) -> list[Findi
         message = "the reference has no cold answers"
         findings.append(Finding(code=Code.REFERENCE_UNFIT, message=message, where=REFERENCE))
     findings += pd_proof.unlike(evidence, reference)
-    findings += _unsound(reference, cases, place)
+    both, unsound = with_standard(evidence, reference, place)
+    findings += unsound
     fit = {case: exchange for case, exchange in cases.items() if case not in unfit}
     findings += as_planned(
         evidence, _plan({case: (one.asked_tokens, one.max_tokens) for case, one in fit.items()})
     )
     findings += _other_prompts(evidence, fit)
-    both = _merged(evidence, reference)
-    for leg in (COLD, WARM):
-        findings += legs.same_output(both, REFERENCE, leg, STEADY)
-    return findings
+    for one in COMPARED:
+        findings += legs.same_output(both, one.reference, one.leg, one.control) + drift.drifted(both, one)
+    return findings, dict(drift.metrics(both, COMPARED))
 
 
 def _plan(sizes: Mapping[str, tuple[int, int]]) -> dict[str, Planned]:
@@ -199,33 +218,6 @@ def _other_prompts(evidence: Evidence, cases: Mapping[str, Exchange]) -> Iterabl
         if type(theirs) is type(exchange.prompt) and theirs != exchange.prompt:
             message = f"{COLD} {case}: the reference was asked another prompt"
             yield Finding(code=Code.NOT_EXERCISED, message=message, where=exchange.where)
-
-
-def _unsound(reference: Evidence, cases: Mapping[str, Exchange], place: Path) -> list[Finding]:
-    """What of the reference's answers is no standard; a broken control would hide a real difference."""
-    sizes = {case: (one.asked_tokens, one.max_tokens) for case, one in cases.items()}
-    steady = _steady(reference)
-    plan = {COLD: Planned(sizes), steady: Planned(sizes, use_cache=steady == WARM, like=COLD)}
-    kept = tuple(exchange for exchange in reference.exchanges if exchange.leg in plan)
-    found = legs.sound(kept) + as_planned(replace(reference, exchanges=kept), plan)
-    return legs.unfit(found, "the reference", place)
-
-
-def _steady(reference: Evidence) -> str:
-    """The leg that shows how steady the reference's answers are: with its cache put aside; where it could not
-    be, the warm one."""
-    return "control" if reference.leg("control") else WARM
-
-
-def _merged(evidence: Evidence, reference: Evidence) -> Evidence:
-    """Both in one."""
-    names = {COLD: REFERENCE, _steady(reference): STEADY}
-    theirs = [
-        exchange.model_copy(update={"leg": names[exchange.leg]})
-        for exchange in reference.exchanges
-        if exchange.leg in names
-    ]
-    return Evidence((*evidence.exchanges, *theirs), evidence.marks, evidence.facts)
 
 
 def _metrics(evidence: Evidence, moved: Sequence[Moved]) -> dict[str, float | int | str | None]:

@@ -1,4 +1,9 @@
-"""Judging a P/D lane: do its servers agree, and was each cold request's KV moved whole? Pure."""
+"""Judging a P/D lane: do its servers agree, and was each cold request's KV moved whole? Pure.
+
+Proven whole where the logs tell ranges of tokens (LightLLM), and but for a block or two where a counter tells
+tokens (vLLM). Bytes (SGLang) are held against those of the lane's other cold requests: one that was cut is
+found, all of them cut alike are not; equal answers have to tell that.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,9 +14,10 @@ from harness.engines.base import LogFacts, Transfer
 from harness.findings import Code, Finding
 from harness.scenario.model import Scalar
 
-AGREE, VERSION, UNFIT = "agree:", "version:", "unfit:"  # how names of notes begin
+AGREE, VERSION, UNFIT, LEAST = "agree:", "version:", "unfit:", "least:"  # how names of notes begin
 NORMAL = "normal"
-IDLE = "idle"
+IDLE, ASKING = "idle", "asking"  # marks around the moment in which nothing is asked
+ALIKE = 0.99  # of two sums of bytes, that are differences of growing numbers
 UNKNOWN = frozenset({None, "", "unknown"})
 
 
@@ -98,6 +104,20 @@ def control(moved: Sequence[Moved]) -> list[Finding]:
     ]
 
 
+def quiet(evidence: Evidence, moved: Sequence[Moved]) -> Iterator[Finding]:
+    """The same of what the nodes log. Where they count too, that is control enough for older evidence."""
+    before, after = evidence.marks.get(IDLE), evidence.marks.get(ASKING)
+    for role in NODES:
+        lines = [transfer.line for transfer in _log(evidence, role).transfers.values()]
+        if before is None or after is None:
+            if lines and not any(line.leg == IDLE for line in moved):
+                message = f"what the {role} node logs while nothing is asked is not on file"
+                yield Finding(code=Code.CONTROL_FAILED, message=message, where=role)
+        elif any(before.lines.get(role, 0) < line <= after.lines.get(role, 0) for line in lines):
+            message = f"the {role} node logged a transfer while nothing was asked"
+            yield Finding(code=Code.CONTROL_FAILED, message=message, where=role)
+
+
 def transfers(evidence: Evidence, moved: Sequence[Moved], leg: str) -> Iterator[Finding]:
     """The proof of every request of the leg that was answered: by the nodes' logs, and by their counters,
     whichever tell."""
@@ -111,7 +131,7 @@ def transfers(evidence: Evidence, moved: Sequence[Moved], leg: str) -> Iterator[
                 Finding(
                     code=Code.NOT_EXERCISED, message=f"{leg} {case}: {what}", where=_where(exchange, name)
                 )
-                for what in _gaps(evidence, exchange, sides, counted)
+                for what in (*_gaps(evidence, exchange, sides, counted), *_cut(evidence, exchange, moved))
             )
 
 
@@ -139,10 +159,32 @@ def _gaps(
     if counted and not any(line.any for line in counted) and _counts(counted):
         yield "the nodes counted no moved KV"
     moved = max((line.tokens for line in counted if line.tokens is not None), default=0)
-    if 0 < 2 * moved < exchange.prompt_tokens - 1:  # whole pages are at least half of what they may be
+    if 0 < moved < _least(evidence, exchange):
         yield f"the nodes counted {moved:.0f} moved tokens of a prompt of {exchange.prompt_tokens}"
     if not logged and not _counts(counted):
         yield "neither the nodes' logs nor their counters tell of transfers"
+
+
+def _least(evidence: Evidence, exchange: Exchange) -> float:
+    """Tokens that must move; where nothing was noted, half: whole pages are that much of what they may be."""
+    noted = evidence.facts.notes.get(LEAST + exchange.case)
+    return noted if isinstance(noted, int) else (exchange.prompt_tokens - 1) / 2
+
+
+def _cut(evidence: Evidence, exchange: Exchange, moved: Sequence[Moved]) -> Iterator[str]:
+    """Fewer bytes than those of a request of the leg that is no longer, or than half of what those of a
+    longer one give for this length: whole pages, and what is moved once for a request, allow no less."""
+    sizes = {line.case: line.size for line in moved if line.leg == exchange.leg and line.size}
+    here = sizes.get(exchange.case)
+    for case, other in evidence.leg(exchange.leg).items():
+        shorter = exchange.asked_tokens < other.asked_tokens
+        share = exchange.asked_tokens / other.asked_tokens / 2 if shorter else ALIKE
+        if here is not None and case in sizes and here < share * sizes[case]:
+            yield (
+                f"{here:.0f} bytes moved for {exchange.asked_tokens} tokens, and {sizes[case]:.0f} for "
+                f"{other.asked_tokens} in {case}"
+            )
+            return
 
 
 def _log_gaps(evidence: Evidence, exchange: Exchange, prefill: Transfer, decode: Transfer) -> Iterator[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from harness.checks import legs
 from harness.checks.acceptance import accept_length, counted, mean_length, told_by_all
 from harness.checks.exchange import EXCHANGES, Evidence, Exchange, load_evidence
+from harness.checks.pause_proof import SERIAL
 from harness.checks.planned import Planned, as_planned
 from harness.engines import counter_names
 from harness.engines.made_up import made_up_acceptance
@@ -44,7 +45,7 @@ def judge(
         message = f"acceptance was made up, not measured: {', '.join(made_up)}"
         findings.append(Finding(code=Code.ACCEPT_SIMULATED, message=message, where=str(folder.parent)))
     others = _others(folder)
-    findings += [finding for name, other in others.items() for finding in _within(name, other, least)]
+    findings += [finding for name, other in others.items() for finding in within(name, other, least)]
     elsewhere = {key: length for name, other in others.items() for key, length in _by_leg(name, other)}
     wanted: Lengths = {}
     if number is not None:
@@ -109,20 +110,33 @@ def _by_leg(name: str, evidence: Evidence) -> Iterator[tuple[str, float]]:
             yield f"{name}.{leg}", length
 
 
-def _within(name: str, evidence: Evidence, least: float) -> Iterator[Finding]:
-    """Another check's legs against its own first answer to the same case. Only the same tokens can be drafted
-    equally well, and only many of them tell a share of a few per cent."""
-    first: dict[str, Exchange] = {}
-    legs_of: dict[str, list[Exchange]] = {}
-    for exchange in evidence.exchanges:
-        base = first.setdefault(exchange.case, exchange)
-        if base is not exchange and base.ids == exchange.ids:
-            legs_of.setdefault(exchange.leg, []).append(exchange)
-    for leg, exchanges in legs_of.items():
-        accepted, steps = counted(evidence, exchanges)
-        before = accept_length(evidence, [first[exchange.case] for exchange in exchanges])
-        if steps >= LEAST_STEPS and before is not None:
-            yield from _collapsed({f"{name}.{leg}": 1 + accepted / steps}, {f"{name}.{leg}": before}, least)
+def within(name: str, evidence: Evidence, least: float) -> Iterator[Finding]:
+    """The legs of check `name` against its own answers to the same prompts: those of the requests that ran
+    alone, where it has such a leg, else the first. Only the same tokens are drafted equally well, so that
+    `least` is asked of these; of other tokens, half of the drafted ones. Few steps tell nothing."""
+    bases: dict[object, Exchange] = {}
+    legs_of: dict[str, list[tuple[Exchange, Exchange]]] = {}
+    for exchange in sorted(evidence.exchanges, key=lambda one: one.leg != SERIAL):
+        prompt = exchange.prompt if isinstance(exchange.prompt, str) else tuple(exchange.prompt)
+        base = bases.setdefault(prompt, exchange)
+        if base is not exchange:
+            legs_of.setdefault(exchange.leg, []).append((base, exchange))
+    for leg, pairs in legs_of.items():
+        same = [(base, exchange) for base, exchange in pairs if base.ids == exchange.ids]
+        found = _dropped(f"{name}.{leg}", evidence, same, least)
+        yield from found or _dropped(f"{name}.{leg}", evidence, pairs, None)
+
+
+def _dropped(
+    phase: str, evidence: Evidence, pairs: list[tuple[Exchange, Exchange]], least: float | None
+) -> list[Finding]:
+    """`least`: share of the accept length; None: half of the drafted tokens that it counts."""
+    before = accept_length(evidence, [base for base, _ in pairs])
+    accepted, steps = counted(evidence, [exchange for _, exchange in pairs])
+    if before is None or steps < LEAST_STEPS:
+        return []
+    least = (1 + before) / 2 / before if least is None else least
+    return _collapsed({phase: 1 + accepted / steps}, {phase: before}, least)
 
 
 def _exercised(phase: str, length: float | None) -> Iterator[Finding]:

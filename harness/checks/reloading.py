@@ -3,8 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
-from harness.checks import legs
-from harness.checks.acceptance import accept_length
+from harness.checks import drift, legs
+from harness.checks.acceptance import ACCEPT_SHARE, accept_length
+from harness.checks.drift import Compared
 from harness.checks.exchange import Evidence, Exchange
 from harness.checks.reload_plan import (
     AFTER,
@@ -26,7 +27,7 @@ from harness.evidence.record import CheckResult
 from harness.findings import Code, Finding, verdict_of
 from harness.verdict import Verdict
 
-ACCEPT_SHARE = 0.95  # of the accept length before, that must be left after the reload
+COMPARED = tuple(Compared(WARM, leg, AGAIN) for leg in (RELOAD, AFTER))
 
 
 def judge(folder: Path, wanted: Wanted, *, share: float, control: Path | None) -> CheckResult:
@@ -59,8 +60,10 @@ def _reloaded(evidence: Evidence, noted: Noted, share: float) -> list[Finding]:
     found = found or proof(evidence, target, noted.expected_host, (EVICTED, RELOADED))
     if not found and not legs.cold(evidence, COLD):  # a cold request that hit a cache measures nothing
         found = _faster(evidence, target, share)
-    for leg in (RELOAD, AFTER):
-        found += legs.same_output(evidence, WARM, leg, AGAIN)
+    found += legs.same_output(evidence, COLD, WARM, None)  # nothing tells batch shape from damage there
+    for one in COMPARED:
+        found += legs.same_output(evidence, one.reference, one.leg, one.control)
+        found += drift.drifted(evidence, one)
     return found + _acceptance(evidence, target)
 
 
@@ -190,6 +193,7 @@ def _metrics(
         "accept_before": accept_length(evidence, [warm]) if warm else None,
         "accept_after": accept_length(evidence, [target]) if target else None,
         "warm_equals_cold": "yes" if warm and cold and warm.ids == cold.ids else "no",
+        **drift.metrics(evidence, COMPARED),
     }
     if tier:
         none = "none ran: at best REPORTED"

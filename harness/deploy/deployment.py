@@ -25,7 +25,7 @@ from harness.host.ports import listener
 from harness.host.process import ManagedProcess
 from harness.host.redact import redact_argv, redact_env, redact_settings, secret_values, telling
 from harness.host.scrub import scrub
-from harness.host.shm import snapshot, used_by
+from harness.host.shm import ShmSnapshot, snapshot, used_by
 from harness.scenario.model import Timeouts
 
 
@@ -109,29 +109,29 @@ def deploy(
         yield
         up.assert_alive()  # one that ended by itself after the last check did not hold out
     finally:
-        began = time.monotonic()
-        up.stopping = True
-        with contextlib.ExitStack() as steps:  # unwinds from the last to the first, whatever each raises
-            steps.callback(shutil.rmtree, launches[0][1].scratch, ignore_errors=True)
-            steps.callback(_scrub, up, launches[0][1].folder)
-            steps.callback(lambda: up.phases.update(stop=time.monotonic() - began))
-            steps.callback(lambda: up.findings.extend(verify_released(up.servers, before, up.shm)))
-            steps.callback(_stop_all, up, timeouts.stop_s)
-            steps.callback(_note_shm, up)
-            steps.callback(watcher.lane_phase, lane, "stopping")
+        _take_down(up, launches[0][1], before, grace_s=timeouts.stop_s, watcher=watcher)
+
+
+def _take_down(
+    up: Deployment, first: Launch, before: ShmSnapshot, *, grace_s: float, watcher: Watcher
+) -> None:
+    """Stop all, verify the release, clear up; each step is tried whatever the others raise."""
+    began = time.monotonic()
+    up.stopping = True
+    with contextlib.ExitStack() as steps:  # unwinds from the last to the first
+        steps.callback(shutil.rmtree, first.scratch, ignore_errors=True)
+        steps.callback(_scrub, up, first.folder)
+        steps.callback(lambda: up.phases.update(stop=time.monotonic() - began))
+        steps.callback(lambda: up.findings.extend(verify_released(up.servers, before, up.shm)))
+        steps.callback(_stop_all, up, grace_s)
+        steps.callback(_note_shm, up)
+        steps.callback(watcher.lane_phase, first.lane, "stopping")
 
 
 def _start(
     engine: Engine, launch: Launch, *, run_id: str, guard: Guard, alone: bool, up: Deployment
 ) -> RunningServer:
-    for port in launch.ports.values():
-        if (other := listener(port)) is not None:
-            raise HarnessError(
-                f"port {port} is already answered by pid {other.pid} ({other.command})",
-                cause="a server of an earlier run or of somebody else",
-                fix="end it if it is yours, and run again",
-                code=Code.PORT_TAKEN,
-            )
+    _require_free_ports(launch)
     argv = engine.argv(launch)
     difference = engine.environment(launch)
     log = launch.folder / ("server.log" if alone else f"{launch.role}.log")
@@ -168,6 +168,17 @@ def _start(
     up.records.append(record)
     guard.watch(process)
     return server
+
+
+def _require_free_ports(launch: Launch) -> None:
+    for port in launch.ports.values():
+        if (other := listener(port)) is not None:
+            raise HarnessError(
+                f"port {port} is already answered by pid {other.pid} ({other.command})",
+                cause="a server of an earlier run or of somebody else",
+                fix="end it if it is yours, and run again",
+                code=Code.PORT_TAKEN,
+            )
 
 
 def _pulse(up: Deployment, server: RunningServer, pulse: Callable[[], None]) -> None:

@@ -38,13 +38,15 @@ class Ready:
 
 
 class Deadline:
-    """Ends `quiet_s` after the last sign of progress, and in any case `cap_s` after the start. A healthy
-    server that loads slowly is not killed; one that hangs is."""
+    """Ends `quiet_s` after the last sign of progress that was seen, and in any case `cap_s` after `started`,
+    by the monotonic clock; the present moment unless given. A healthy server that loads slowly is not killed;
+    one that hangs is."""
 
-    def __init__(self, quiet_s: float, cap_s: float) -> None:
+    def __init__(self, quiet_s: float, cap_s: float, started: float | None = None) -> None:
         self.quiet_s = quiet_s
         self.cap_s = cap_s
-        self._start = self._last = time.monotonic()
+        self._last = time.monotonic()
+        self._start = self._last if started is None else started
         self._seen = -1
 
     def saw(self, progress: int) -> None:
@@ -69,7 +71,8 @@ def wait_ready(server: RunningServer, timeouts: Timeouts, nodes: Sequence[Runnin
     Raises TargetError (SERVER_EXITED, FATAL_LOG, START_TIMEOUT, WRONG_MODEL, WARMUP_FAILED, PD_NOT_JOINED,
     PD_MISMATCH) or HarnessError (NOT_OUR_PORT).
     """
-    deadline = Deadline(timeouts.start_s, timeouts.start_cap_s)
+    # The cap counts while the lane's other servers are waited for, since this one loads meanwhile.
+    deadline = Deadline(timeouts.start_s, timeouts.start_cap_s, server.started)
     missing: list[RunningServer] | None = None
     listening_s: float | None = None
     with Client(server.launch.base_url, timeout_s=PROBE_TIMEOUT_S) as client:

@@ -177,7 +177,7 @@ class NoTraces:
 
 
 class Engine(Protocol):
-    """One inference server. Adding an engine is one file and one line in `ENGINES`."""
+    """One inference server. Adding an engine is one folder and one line in `ENGINES`."""
 
     name: str
     roles: tuple[str, ...]

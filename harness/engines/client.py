@@ -30,7 +30,10 @@ class Client:
     def __init__(self, base_url: str, *, timeout_s: float = 600.0) -> None:
         self.base_url = base_url.rstrip("/")
         self._http = httpx.Client(
-            base_url=self.base_url, timeout=httpx.Timeout(timeout_s, connect=5.0), trust_env=False
+            base_url=self.base_url,
+            timeout=httpx.Timeout(timeout_s, connect=5.0),
+            limits=httpx.Limits(max_connections=None),  # whoever asks decides how many are asked at once
+            trust_env=False,
         )
 
     def __enter__(self) -> Self:
@@ -72,7 +75,8 @@ class Client:
             response = self._http.request(method, path, json=body, headers=headers, timeout=timeout)
         except httpx.HTTPError as error:
             what = f"{method} {self.base_url}{path} got no answer: {type(error).__name__}: {error}"
-            raise RequestFailed(what, timed_out=isinstance(error, httpx.TimeoutException)) from error
+            # Of the other limits, none says that a request was taken and not answered.
+            raise RequestFailed(what, timed_out=isinstance(error, httpx.ReadTimeout)) from error
         if not response.is_success:
             what = f"{method} {self.base_url}{path} answered {response.status_code}: {response.text[:300]}"
             raise RequestFailed(what, status=response.status_code, body=response.text[:2000])

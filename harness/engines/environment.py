@@ -19,6 +19,15 @@ SEALED: Mapping[str, str] = {
     **dict.fromkeys(PROXIES, ""),
 }
 
+# Variables that follow from a server's lease, its GPUs, ports and address: they say where it runs, not how.
+# An adapter that sets another one names it here.
+LEASED = frozenset(
+    {
+        *("CUDA_VISIBLE_DEVICES", "NO_PROXY", "no_proxy"),
+        *("VLLM_HOST_IP", "VLLM_PORT", "VLLM_NIXL_SIDE_CHANNEL_HOST", "VLLM_NIXL_SIDE_CHANNEL_PORT"),
+    }
+)
+
 
 def server_environment(launch: Launch) -> dict[str, str]:
     """What any server is started with; the engine adds its own, and the lane's `env` overrules both."""

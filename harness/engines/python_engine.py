@@ -13,7 +13,6 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,36 +20,15 @@ from harness.engines.arguments import DATA, ArgumentList
 from harness.engines.base import Launch
 from harness.engines.environment import faked
 from harness.engines.flags import check, given
+from harness.engines.installed import Installed, ask_installed, commit_of
 from harness.errors import ConfigError
 from harness.host.hub import hub_cache
 from harness.host.paths import expanded, is_file, is_folder
 
 PROBE = DATA / "parse_probe.py"
 PROBE_TIMEOUT_S = 180.0  # an engine imported from a slow network disk
-VERSION_TIMEOUT_S = 30.0
 ONE_PLACE = "flags in another file are neither checked nor compared; write them into the scenario"
 PLAIN_HTTP = "the harness talks plain HTTP, without a key, on the loopback address"
-DESCRIBE_TIMEOUT_S = 5.0  # a checkout on a slow network disk: its commit stays unknown
-# Prints a line with the version, and one with the package's folder; either may be empty. Finding a top-level
-# package imports nothing.
-ASK_INSTALLED = (
-    "import importlib.metadata as m, importlib.util as u, sys\n"
-    "version = ''\n"
-    "for name in sys.argv[2:]:\n"
-    "    try: version = m.version(name); break\n"
-    "    except m.PackageNotFoundError: pass\n"
-    "spec = u.find_spec(sys.argv[1])\n"
-    "print(version)\n"
-    "print(next(iter(spec.submodule_search_locations or ()), '') if spec else '')\n"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Installed:
-    """An engine as its interpreter finds it: its metadata's version, and the package's folder."""
-
-    version: str
-    folder: Path | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,22 +71,22 @@ class PythonEngine:
     def version(self, launch: Launch) -> str | None:
         """The installed version, from its metadata, for a git checkout with its commit; `unknown` for one
         that has neither. None when the interpreter lacks the engine."""
-        found = self._installed(launch)
-        if not self.parser_file or found.folder is None:
-            return found.version or None
-        commit = _commit(found.folder.parent)
+        found = self.installed(launch)
+        if not self._has(found):
+            return None
+        commit = commit_of(found.folder) if found.folder else ""
         if found.version and commit:
             return f"{found.version} ({commit})"
         return found.version or commit or "unknown"
 
-    def folder(self, launch: Launch) -> Path | None:
-        """Where the interpreter has the package; None when it lacks it."""
-        return self._installed(launch).folder
-
-    def _installed(self, launch: Launch) -> Installed:
-        return _installed(
+    def installed(self, launch: Launch) -> Installed:
+        """What the interpreter has of the engine."""
+        return ask_installed(
             self.interpreter(launch), (self.name, *self.distributions), self._search_path(launch)
         )
+
+    def _has(self, found: Installed) -> bool:
+        return bool(found.version or (self.parser_file and found.folder))
 
     def _search_path(self, launch: Launch) -> str:
         path = launch.env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
@@ -122,12 +100,10 @@ class PythonEngine:
         Asking takes seconds, so that the answer is kept until one of the engine's files changes. Raises
         ConfigError when the engine is there and cannot build its parser: it could not start either.
         """
-        version = self.version(launch)
-        if version is None:
+        found, python = self.installed(launch), self.interpreter(launch)
+        if not self._has(found) or (self.parser_file and not _holds(found.folder, self.parser_file)):
             return ArgumentList.load(self.name)
-        python, folder = self.interpreter(launch), self._installed(launch).folder
-        if self.parser_file and not (folder and (folder / self.parser_file).is_file()):
-            return ArgumentList.load(self.name)
+        version = found.version or "unknown"
         source = f"{self.name} {version} in {python}"
         search_path = self._search_path(launch)
         cache = _cache_file(self.name, version, python, search_path)
@@ -158,41 +134,17 @@ class PythonEngine:
         python = self.interpreter(launch)
         if shutil.which(python) is None:
             return [f"there is no interpreter {python} for {self.name}; set `python:` or {self.variable}"]
-        if self.version(launch) is None:
+        if mute := self.installed(launch).mute:
+            what = f"{python} does not say whether it has {self.name}: {mute}"
+            return [f"{what}; name a Python interpreter with `python:` or {self.variable}"]
+        if not self._has(self.installed(launch)):
             elsewhere = f"name another with `python:` or {self.variable}"
             return [f"{python} has no {self.name}; {self.remedy}, or {elsewhere}"]
         return []
 
 
-@lru_cache
-def _installed(python: str, names: tuple[str, ...], search_path: str) -> Installed:
-    """`names` are the package's and then its distributions'."""
-    environment = {**os.environ, "PYTHONPATH": search_path}
-    command = [python, "-c", ASK_INSTALLED, *names]
-    try:
-        answer = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=VERSION_TIMEOUT_S, cwd="/"
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return Installed("", None)
-    *_, version, folder = ["", "", *answer.stdout.splitlines()]  # the interpreter's own start may print, too
-    return Installed(version, Path(folder) if folder else None)
-
-
-@lru_cache
-def _commit(checkout: Path) -> str:
-    """What git calls the commit of a checkout (`v1.2.0-34-g87881ae7c-dirty`); empty if it cannot say."""
-    if not (checkout / ".git").exists():
-        return ""
-    command = ["git", "-C", str(checkout), "describe", "--tags", "--always", "--dirty"]
-    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
-    try:
-        answer = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=DESCRIBE_TIMEOUT_S
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return answer.stdout.strip()
+def _holds(folder: Path | None, file: str) -> bool:
+    return folder is not None and is_file(folder / file)
 
 
 def _model_problems(path: str) -> list[str]:
@@ -215,6 +167,7 @@ def _ask_parser(engine: str, python: str, environment: Mapping[str, str], source
             done = subprocess.run(
                 command,
                 env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
                 errors="replace",

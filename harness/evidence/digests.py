@@ -28,19 +28,24 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def evidence_below(folder: Path) -> list[Path]:
+    """Regular files under the folder, without links and what judging derives."""
+    found = files_below(folder) or []
+    return [path for path in found if path.name not in DERIVED and not path.is_symlink()]
+
+
 def write_digests(folder: Path) -> None:
-    """Write `digests.json` into the folder: relative path to sha256 of every regular file under it, the log
-    of a stopped server too. Links and what judging derives are left out. Raises HarnessError."""
+    """Write `digests.json` into the folder: relative path to sha256 of all its evidence, the log of a stopped
+    server too; nothing where there is none. Raises HarnessError."""
     digests = {}
     try:
-        for path in files_below(folder) or ():
-            if path.name not in DERIVED and not path.is_symlink():
-                digests[path.relative_to(folder).as_posix()] = file_sha256(path)
+        for path in evidence_below(folder):
+            digests[path.relative_to(folder).as_posix()] = file_sha256(path)
     except OSError as error:
         what = f"cannot read the evidence {error.filename or folder}: {error.strerror or error}"
         raise HarnessError(what, evidence=str(folder), code=Code.EVIDENCE_MISSING) from error
-    # ASCII: a file's name may be any bytes.
-    write_atomic(folder / FILE_NAME, json.dumps(digests, indent=2) + "\n")
+    if digests:  # ASCII: a file's name may be any bytes.
+        write_atomic(folder / FILE_NAME, json.dumps(digests, indent=2) + "\n")
 
 
 def check_digests(folder: Path) -> list[str]:

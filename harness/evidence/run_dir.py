@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import json
 import os
 import secrets
 import time
@@ -19,6 +20,7 @@ from harness.evidence.record import SCHEMA_VERSION, RunRecord
 from harness.findings import Code
 
 LOCK_NAME: Final = "run.lock"
+OTHER_VERSION: Final = "use the harness version that wrote it, or a newer one"
 _PATIENCE_S: Final = 1.0  # somebody who only asks whether the run is alive holds the lock for an instant
 _POLL_S: Final = 0.02
 
@@ -76,16 +78,15 @@ class RunDir:
         """The record. Raises ConfigError when it is broken or of a newer, unknown schema."""
         file = self.path / "run.json"
         try:
-            record = RunRecord.model_validate_json(read_bytes(file))
+            content = read_bytes(file)
+            _require_known_schema(file, content)
+            record = RunRecord.model_validate_json(content)
         except (OSError, ValidationError) as error:
-            first = str(error).splitlines()[0]
-            raise ConfigError(f"{file} cannot be read as a run record: {first}") from error
+            what = f"{file} cannot be read as a run record: {_first_fault(error)}"
+            raise ConfigError(what, fix=OTHER_VERSION) from error
         crossed = [name for name, lane in record.lanes.items() if lane.name != name]
         if crossed:
             raise ConfigError(f"{file} gives lane {crossed[0]!r} the record of another lane")
-        if record.schema_version > SCHEMA_VERSION:
-            what = f"{file} has schema version {record.schema_version}; this harness knows {SCHEMA_VERSION}"
-            raise ConfigError(what, fix="use the harness version that wrote it, or a newer one")
         return record
 
     @contextlib.contextmanager
@@ -152,6 +153,25 @@ class RunDir:
         with contextlib.suppress(OSError):
             temporary.symlink_to(self.path.name, target_is_directory=True)
             temporary.replace(link)
+
+
+def _require_known_schema(file: Path, content: bytes) -> None:
+    """Before anything else of it is read: a newer record may be of any shape. Raises ConfigError."""
+    with contextlib.suppress(ValueError, RecursionError):  # told by whoever reads all of it
+        found = json.loads(content)
+        version = found.get("schema_version") if isinstance(found, dict) else None
+        if isinstance(version, int) and version > SCHEMA_VERSION:
+            what = f"{file} has schema version {version}; this harness knows {SCHEMA_VERSION}"
+            raise ConfigError(what, fix=OTHER_VERSION)
+
+
+def _first_fault(error: OSError | ValidationError) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    first = error.errors()[0]
+    place = ".".join(map(str, first["loc"]))
+    told = f"{first['input']!r} is not known" if first["type"] in ("enum", "literal_error") else first["msg"]
+    return f"{place}: {told}" if place else told
 
 
 def _locked(descriptor: int, kind: int, deadline: float) -> bool:

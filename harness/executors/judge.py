@@ -8,7 +8,7 @@ from pathlib import Path
 from harness.accuracy.listing import listed, write_findings
 from harness.errors import ConfigError, HarnessError
 from harness.evidence.digests import FILE_NAME as DIGESTS
-from harness.evidence.digests import check_digests
+from harness.evidence.digests import check_digests, evidence_below
 from harness.evidence.record import CheckResult, LaneRecord, PairResult, RunRecord
 from harness.evidence.run_dir import RunDir
 from harness.executors.pairs import judge_pair, side_of
@@ -58,7 +58,7 @@ def examine_lane(run: RunDir, lane: LaneRecord) -> None:
         lane.checks[name] = _check(run, lane, name, given)
     told_before = (Code.EVIDENCE_MISSING, lane.name)  # it may have been restored since
     lane.findings = [item for item in lane.findings if (item.code, item.where) != told_before]
-    for changed in _changed(run.lane(lane.name)):
+    for changed in _changed(run.lane(lane.name), lane):
         _note(lane.findings, Finding(code=Code.EVIDENCE_MISSING, message=changed, where=lane.name))
     if lane.status in UNFINISHED and (lane.servers or run.lane(lane.name).is_dir()):
         message = f"the lane did not come to its end ({lane.status}): its release was not verified"
@@ -69,9 +69,12 @@ def examine_lane(run: RunDir, lane: LaneRecord) -> None:
     lane.verdict = verdict_of(lane.findings, worst(result.verdict for result in lane.checks.values()))
 
 
-def _changed(folder: Path) -> list[str]:
-    """Files that are not as they were when the lane ended. A lane that never ended has no list of them."""
-    return check_digests(folder) if (folder / DIGESTS).is_file() else []
+def _changed(folder: Path, lane: LaneRecord) -> list[str]:
+    """Files that are not as they were when the lane ended, and the list of them where it is gone. A lane that
+    never ended has none, nor has one whose disk was full."""
+    excused = lane.status in UNFINISHED or any(EFFECT[item.code] is Verdict.INFRA for item in lane.findings)
+    due = not excused and evidence_below(folder)
+    return check_digests(folder) if due or (folder / DIGESTS).is_file() else []
 
 
 def _check(run: RunDir, lane: LaneRecord, name: str, given: dict[str, object]) -> CheckResult:
@@ -188,9 +191,8 @@ def _without_folder(lane: LaneRecord, name: str) -> Finding:
     if lane.status == "done" and not stopped and not lane.collect_findings.get(name):
         message = f"the lane came to its end, but the evidence of check `{name}` is gone"
         return Finding(code=Code.EVIDENCE_MISSING, message=message, where=lane.name)
-    reason = stopped[0].message if stopped else "the lane ended before this check"
-    short = reason.splitlines()[0].partition("; likely cause: ")[0]  # the lane's own finding says it all
-    return Finding(code=Code.NOT_RUN, message=f"not run: {short}", where=lane.name)
+    reason = stopped[0].headline if stopped else "the lane ended before this check"
+    return Finding(code=Code.NOT_RUN, message=f"not run: {reason}", where=lane.name)
 
 
 def _note(findings: list[Finding], finding: Finding) -> None:

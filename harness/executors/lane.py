@@ -18,7 +18,8 @@ from harness.executors.collect import Early, collect
 from harness.executors.expected import assert_expected, resolved_otherwise
 from harness.executors.plan import at_run, introduced
 from harness.executors.planned import PlannedLane
-from harness.executors.withheld import withheld
+from harness.executors.reuse import EarlierRun
+from harness.executors.withheld import cut_off, withheld
 from harness.executors.workshop import Workshop
 from harness.findings import Code, Finding
 from harness.host.cpus import cores as cpu_cores
@@ -26,6 +27,7 @@ from harness.host.cpus import lease_cpus
 from harness.host.gpu import GpuLease
 
 CPU_WAIT_S = 3600.0
+CPU_WAIT_WITH_GPUS_S = 60.0  # for cores of other runs; nobody else can use the lane's GPUs meanwhile
 
 
 def run_lane(planned: PlannedLane, shop: Workshop, gpus: GpuLease | Problem | None) -> LaneRecord:
@@ -40,7 +42,7 @@ def run_lane(planned: PlannedLane, shop: Workshop, gpus: GpuLease | Problem | No
         check_params={check.name: dict(check.params_given) for check in planned.checks},
     )
     if planned.reuse:
-        return planned.reuse.take_over(lane.name, shop.run.lane(lane.name))
+        return _taken_over(planned.reuse, record, shop)
     if planned.skip:
         record.findings.append(Finding(code=Code.NOT_RUN, message=planned.skip, where=lane.name))
         record.status = "done"
@@ -75,17 +77,30 @@ def run_lane(planned: PlannedLane, shop: Workshop, gpus: GpuLease | Problem | No
     return record
 
 
+def _taken_over(earlier: EarlierRun, record: LaneRecord, shop: Workshop) -> LaneRecord:
+    """The earlier run's record of the lane; one that failed where the evidence could not be copied: it has no
+    GPUs to run on now, and is run once the others have ended."""
+    try:
+        return earlier.take_over(record.name, shop.run.lane(record.name))
+    except Problem as problem:
+        record.findings.append(problem.finding())
+        record.status = "failed"
+        return record
+
+
 def _without(
     planned: PlannedLane, reasons: Mapping[str, str], record: LaneRecord, shop: Workshop
 ) -> PlannedLane:
     """The lane without the checks that cannot be run; the record says why."""
-    lane = planned.lane.name
     for check, reason in reasons.items():
-        record.collect_findings[check] = [
-            Finding(code=Code.NOT_RUN, message=f"not run: {reason}", where=lane)
-        ]
-        shop.watcher.note(lane, f"{check} is not run: {reason}")
+        _leave_out(check, reason, record, shop)
     return replace(planned, checks=tuple(check for check in planned.checks if check.name not in reasons))
+
+
+def _leave_out(check: str, reason: str, record: LaneRecord, shop: Workshop) -> None:
+    finding = Finding(code=Code.NOT_RUN, message=f"not run: {reason}", where=record.name)
+    record.collect_findings[check] = [finding]
+    shop.watcher.note(record.name, f"{check} is not run: {reason}")
 
 
 def _rerun(planned: PlannedLane) -> list[Finding]:
@@ -121,7 +136,10 @@ def _run(planned: PlannedLane, shop: Workshop, record: LaneRecord, gpus: GpuLeas
                 record.findings += resolved_otherwise(planned, up)
                 shop.save(record)
                 for check in planned.checks:
-                    collect(check, planned, up, shop, record, early)
+                    if reason := cut_off(check, record, shop.run):
+                        _leave_out(check.name, reason, record, shop)
+                    else:
+                        collect(check, planned, up, shop, record, early)
                     shop.save(record)
                 _write_fingerprint(planned, up, shop)
         finally:
@@ -142,8 +160,9 @@ def _lease(
     """
     names = [f"{server.spec.role}.{name}" for server in planned.servers for name in server.port_names]
     lease = stack.enter_context(shop.ports.lease(names))
-    wanted = sum(server.spec.cpus or 0 for server in planned.servers)
-    cores = stack.enter_context(lease_cpus(wanted or None, CPU_WAIT_S, pulse=shop.halt.check))
+    wanted = planned.cpus
+    patience_s = CPU_WAIT_WITH_GPUS_S if planned.gpus else CPU_WAIT_S
+    cores = stack.enter_context(lease_cpus(wanted or None, patience_s, pulse=shop.halt.check))
     if cores.note:
         shop.watcher.note(planned.lane.name, cores.note)
     held = [group for group in cpu_cores().values() if set(group) <= set(cores.cpus)]

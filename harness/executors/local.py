@@ -2,16 +2,17 @@
 
 import os
 import platform
-import shutil
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
+from typing import Self
 
 from harness import __version__
 from harness.errors import HarnessError, Interrupted, Problem
@@ -25,7 +26,7 @@ from harness.executors.judge import judge_lane, judge_run
 from harness.executors.parallel import run_lanes
 from harness.executors.plan import require_sound
 from harness.executors.planned import Plan, PlannedLane
-from harness.executors.reuse import late_objections
+from harness.executors.reuse import discard, late_objections
 from harness.executors.revision import revision
 from harness.executors.simulate import is_simulated
 from harness.executors.workshop import Workshop
@@ -55,12 +56,12 @@ def run_plan(
     """
     require_sound(plan)
     run = RunDir.create(runs_dir, plan.scenario.name)
-    with run.hold(), _interruptible():
+    with run.hold(), _Signals() as signals:
         ledger = _Ledger(run, _opening(plan, run, gpus, require_gate), watcher)
         run.write(ledger.record)
         become_subreaper()
         try:
-            with Guard(run.path) as guard:
+            with signals.interrupting(), Guard(run.path) as guard:
                 shop = Workshop(
                     run=run,
                     ports=ports,
@@ -72,13 +73,17 @@ def run_plan(
                     gpu_wait_s=gpu_wait_s,
                 )
                 run_lanes(plan.lanes, shop, ledger.finish)
-                run_lanes(_once_more(plan, run), shop, ledger.finish)
+                run_lanes(_once_more(plan, run, ledger.record), shop, ledger.finish)
         except Interrupted as stop:
             ledger.record.status = "interrupted"
             ledger.note(Code.INTERRUPTED, str(stop))
         except Problem as problem:  # evidence could not be written, or judged: what is known is told
             ledger.record.status = "failed"
             ledger.record.findings.append(problem.finding())
+        except Exception:  # noqa: BLE001 - a bug of ours must not leave a record without an end
+            ledger.record.status = "failed"
+            trace = traceback.format_exc(limit=5)
+            ledger.note(Code.HARNESS_BUG, f"the harness itself failed while it ran the lanes:\n{trace}")
         ledger.close()
     return run, ledger.record
 
@@ -132,13 +137,20 @@ class _Ledger:
             record.exit_code = exit_code(record.verdict)
 
 
-def _once_more(plan: Plan, run: RunDir) -> list[PlannedLane]:
-    """Baselines that were taken over and turned out not to fit their candidates: run after all."""
+def _once_more(plan: Plan, run: RunDir, record: RunRecord) -> list[PlannedLane]:
+    """Baselines that could not be taken over, or turned out not to fit their candidates: run after all."""
     again = []
     for planned in plan.lanes:
-        reasons = late_objections(run, plan.scenario, planned.lane.name) if planned.reuse else []
+        name = planned.lane.name
+        if not planned.reuse:
+            continue
+        lane = record.lanes[name]
+        if lane.status == "failed":
+            reasons = [finding.headline for finding in lane.findings]
+        else:
+            reasons = late_objections(run, plan.scenario, name)
         if reasons:
-            shutil.rmtree(run.lane(planned.lane.name))  # a copy: the earlier run keeps its own
+            discard(run.lane(name))
             again.append(replace(planned, reuse=None, rerun=tuple(reasons)))
     return again
 
@@ -186,22 +198,42 @@ def _opening(plan: Plan, run: RunDir, gpus: GpuBook, require_gate: bool) -> RunR
     )
 
 
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """The first SIGINT, SIGTERM or SIGHUP raises Interrupted; later ones wait for the clean-up to finish."""
-    seen: list[int] = []
+class _Signals:
+    """SIGINT, SIGTERM and SIGHUP while a run goes on; a context manager.
 
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        del frame
-        seen.append(number)
-        if len(seen) == 1:
-            raise Interrupted(f"interrupted by {signal.Signals(number).name}")
+    They are noted, and end nothing by themselves: judging is short, and its record would have no end. Within
+    `interrupting` the first one raises Interrupted; later ones wait for the clean-up to finish.
+    """
 
-    wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    kinds = [number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN]  # nohup
-    before = {number: signal.signal(number, on_signal) for number in kinds}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
+    def __init__(self) -> None:
+        self._seen: list[int] = []
+        self._raising = False
+
+    @contextmanager
+    def interrupting(self) -> Iterator[None]:
+        self._raising = True
+        try:
+            if self._seen:
+                self._interrupt()
+            yield
+        finally:
+            self._raising = False
+
+    def __enter__(self) -> Self:
+        wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        kinds = [number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN]  # nohup
+        self._before = {number: signal.signal(number, self._on_signal) for number in kinds}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
             signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        self._seen.append(number)
+        if self._raising and len(self._seen) == 1:
+            self._interrupt()
+
+    def _interrupt(self) -> None:
+        raise Interrupted(f"interrupted by {signal.Signals(self._seen[0]).name}")

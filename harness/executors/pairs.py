@@ -91,12 +91,22 @@ def _unsound(side: Side) -> Finding:
 
 
 def _not_known(baseline: Fingerprint, candidate: Fingerprint) -> list[Finding]:
-    """What neither side knows is equal on paper only."""
-    return [
-        Finding(code=Code.PARITY_UNKNOWN, message=f"{key} is {value} on both sides", where=key)
-        for key, value in baseline.items()
-        if (value in NOT_KNOWN or (value is None and key.endswith(ESSENTIAL))) and candidate.get(key) == value
-    ]
+    """What neither side knows is equal on paper only; what is essential must be known of both, whatever the
+    pair exempts."""
+    sides = {"baseline": baseline, "candidate": candidate}
+    found = []
+    for key in {**baseline, **candidate}:
+        essential = key.endswith(ESSENTIAL)
+        silent = [
+            side
+            for side, keys in sides.items()
+            if key in keys and (keys[key] in NOT_KNOWN or (essential and keys[key] is None))
+        ]
+        if len(silent) == 2 or (essential and silent):
+            where = "both sides" if len(silent) == 2 else f"the {silent[0]}"
+            message = f"{key} is {sides[silent[0]][key]} on {where}"
+            found.append(Finding(code=Code.PARITY_UNKNOWN, message=message, where=key))
+    return found
 
 
 def _idle(baseline: Fingerprint, candidate: Fingerprint, pair: Pair) -> list[Finding]:

@@ -12,6 +12,7 @@ from harness.executors.lane import run_lane
 from harness.executors.planned import PlannedLane
 from harness.executors.withheld import unless_pointless
 from harness.executors.workshop import Workshop
+from harness.host.cpus import cores
 from harness.host.gpu import GpuLease
 
 POLL_S = 0.2
@@ -63,6 +64,8 @@ def _startable(
     for planned in waiting:
         if planned.needs & unfinished:
             continue
+        if not _has_cores(planned, [*running.values(), *(other for other, _ in started)]):
+            continue
         if planned.skip:
             started.append((planned, None))
         elif not planned.gpus:
@@ -79,6 +82,12 @@ def _startable(
             if hopeless or time.monotonic() > deadline:
                 started.append((planned, _last_try(planned, shop)))
     return started
+
+
+def _has_cores(planned: PlannedLane, others: Sequence[PlannedLane]) -> bool:
+    """Whether the lanes of this run leave it its cores: it would wait for them with its GPUs in hand."""
+    held = sum(other.cpus for other in others)
+    return not planned.cpus or not held or held + planned.cpus <= len(cores())
 
 
 def _last_try(planned: PlannedLane, shop: Workshop) -> GpuLease | Problem:

@@ -16,7 +16,7 @@ from harness.executors import requirements
 from harness.executors.fitting import check_problems, gpu_problems
 from harness.executors.planned import Plan, PlannedLane, PlannedServer
 from harness.executors.planned_check import parse_check
-from harness.executors.references import pair_problems, reference_problems
+from harness.executors.references import apart, pair_problems, reference_problems
 from harness.executors.reuse import EarlierRun, baselines_of, objections
 from harness.executors.schedule import Job, Schedule, pack
 from harness.host.addresses import is_own_address
@@ -40,6 +40,7 @@ def make_plan(scenario: Scenario, ports: PortBook, gpus: GpuBook, earlier: Earli
         if earlier is not None and lane.name in baselines_of(scenario) and not planned.skip:
             planned = _with_earlier(planned, earlier)
         lanes.append(planned)
+    lanes = apart(lanes)
     by_name = {planned.lane.name: planned for planned in lanes}
     for name, planned in by_name.items():
         found += ((name, problem) for problem in _static_problems(planned))
@@ -58,7 +59,8 @@ def make_plan(scenario: Scenario, ports: PortBook, gpus: GpuBook, earlier: Earli
 
 def _schedule(scenario: Scenario, lanes: Sequence[PlannedLane], gpus: GpuBook) -> Schedule | None:
     """When each lane that needs GPUs would run, if all GPUs were free and all durations as given."""
-    wanting = [planned for planned in lanes if planned.gpus]
+    most = len(gpus.inventory.gpus)  # more has a lane that is a problem of the plan, or is skipped
+    wanting = [planned for planned in lanes if 0 < planned.gpus <= most]
     if not wanting:
         return None
     baselines: dict[str, set[str]] = {}
@@ -74,7 +76,7 @@ def _schedule(scenario: Scenario, lanes: Sequence[PlannedLane], gpus: GpuBook) -
         )
         for planned in wanting
     ]
-    return pack(jobs, len(gpus.inventory.gpus))
+    return pack(jobs, most)
 
 
 def require_sound(plan: Plan) -> None:
@@ -105,8 +107,9 @@ def _plan_lane(lane: Lane, ports: PortBook, gpus: GpuBook) -> PlannedLane:
         names += (f"{spec.role}.{name}" for name in own)
     peeked = ports.peek(names)
     wanted = sum(spec.gpus for spec in lane.servers)
-    suitable = partial(requirements.matches, lane.requires)
-    left = list(gpus.peek(wanted, suitable=suitable, link=requirements.link(lane.requires)))
+    conditions = {} if requirements.problems(lane.requires) else lane.requires  # malformed: told, not tried
+    suitable = partial(requirements.matches, conditions)
+    left = list(gpus.peek(wanted, suitable=suitable, link=requirements.link(conditions)))
     for engine, spec, own in zip(engines, lane.servers, port_names, strict=True):
         mine, left = left[: spec.gpus], left[spec.gpus :]
         launch = Launch(

@@ -39,6 +39,13 @@ class PlannedLane:
         return sum(server.spec.gpus for server in self.servers)
 
     @property
+    def cpus(self) -> int:
+        """Whole cores to lease, as `gpus`."""
+        if self.skip or self.reuse:
+            return 0
+        return sum(server.spec.cpus or 0 for server in self.servers)
+
+    @property
     def link(self) -> Link:
         """How close the GPUs of the lane must be."""
         return requirements.link(self.lane.requires)

@@ -1,6 +1,7 @@
 """What lanes and pairs say of one another: references that lead nowhere or round, pairs that cannot be."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from harness.checks.base import reference_of
 from harness.executors.planned import PlannedLane
@@ -25,6 +26,22 @@ def reference_problems(lanes: Sequence[PlannedLane]) -> Iterator[tuple[str, str]
                 yield planned.lane.name, text
         if planned.lane.name in _all_needs(planned, by_name):
             yield planned.lane.name, "its checks' references lead back to itself"
+
+
+def apart(lanes: Sequence[PlannedLane]) -> list[PlannedLane]:
+    """The lanes, without taking over one that refers to another or is referred to: prompts asked then and
+    prompts asked now do not match, and a lane that is run after all would leave the other one behind."""
+    referring = {planned.lane.name: planned.needs for planned in lanes if not planned.skip}
+    found = []
+    for planned in lanes:
+        name = planned.lane.name
+        others = sorted({*planned.needs, *(other for other, needs in referring.items() if name in needs)})
+        if planned.reuse and others:
+            reason = f"its answers are compared with those of lane `{others[0]}`, and both are asked anew"
+            found.append(replace(planned, reuse=None, rerun=(reason,)))
+        else:
+            found.append(planned)
+    return found
 
 
 def pair_problems(scenario: Scenario, lanes: Sequence[PlannedLane]) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,9 @@ What only a running server can tell (its resolved configuration) is compared aft
 the pair's own parity; a baseline that fails there is run again.
 """
 
+import os
 import shutil
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +29,7 @@ from harness.verdict import Verdict
 
 # Known only of a server that runs, or of an evaluation that has been made.
 LATER = ("config.*", "*.config.*", "check.*")
+DIRTY = "-dirty"  # behind a commit, which may stand in brackets: `1.2 (f76017b-dirty)`
 SOUND = (Verdict.PASS, Verdict.REPORTED)
 
 
@@ -43,20 +46,41 @@ class EarlierRun:
         return cls(run, run.read())
 
     def take_over(self, lane: str, folder: Path) -> LaneRecord:
-        """Copy a lane's evidence into this run, so that the run can be judged by itself for ever."""
+        """Copy a lane's evidence into this run, so that the run can be judged by itself for ever. Raises
+        HarnessError; what was copied till then is left."""
         try:
             shutil.copytree(self.run.lane(lane), folder, symlinks=True)
+            _make_writable(folder)
         except (OSError, shutil.Error) as error:
             what = f"the evidence of lane `{lane}` cannot be taken over from {self.run.path}: {error}"
-            raise HarnessError(what, fix="run again without --baseline", code=Code.DISK_FULL) from error
+            raise HarnessError(what, code=Code.DISK_FULL) from error
         if changed := check_digests(folder):
             what = f"the evidence of lane `{lane}` changed while it was taken over: {'; '.join(changed[:3])}"
-            raise HarnessError(what, fix="run again without --baseline", code=Code.EVIDENCE_MISSING)
+            raise HarnessError(what, code=Code.HOST_FAULT)
         message = f"taken over from {self.run.run_id}, whose lane of this name ran under equal conditions"
         finding = Finding(code=Code.BASELINE_REUSED, message=message, where=str(self.run.path))
         record = self.record.lanes[lane].model_copy(deep=True)
         record.findings.append(finding)
         return record
+
+
+def _make_writable(folder: Path) -> None:
+    """An archive may be write-protected; its copy is judged and may be thrown away, both of which write."""
+    for place, _, names in os.walk(folder):
+        for path in (Path(place), *(Path(place, name) for name in names)):
+            if not path.is_symlink():
+                path.chmod(path.stat().st_mode | stat.S_IWUSR)
+
+
+def discard(folder: Path) -> None:
+    """Throw a copy away: the earlier run keeps its own. Raises HarnessError."""
+    try:
+        if folder.exists():
+            _make_writable(folder)
+            shutil.rmtree(folder)
+    except OSError as error:
+        what = f"the copied evidence {folder} cannot be removed: {error.strerror or error}"
+        raise HarnessError(what, fix="run again without --baseline", evidence=str(folder)) from error
 
 
 def baselines_of(scenario: Scenario) -> set[str]:
@@ -77,7 +101,7 @@ def objections(past: EarlierRun, lane: Lane, launches: Sequence[tuple[Engine, La
         found.append("that run did not come to its end, or is still running")
     if past.run.lane(lane.name).is_symlink():
         found.append("its folder is a link")
-    if any(server.version.endswith("-dirty") for server in earlier.servers):
+    if any(DIRTY in server.version for server in earlier.servers):
         found.append("its engine ran from a checkout with changes that no version tells apart")
     if earlier.check_params != {name: dict(given) for name, given in lane.checks.items()}:
         found.append("its checks had other parameters")
@@ -106,7 +130,7 @@ def _judged_again(past: EarlierRun, earlier: LaneRecord) -> list[str]:
         return []
     findings = [*lane.findings, *(item for result in lane.checks.values() for item in result.findings)]
     worst_first = sorted((item for item in findings if EFFECT[item.code]), key=_rank, reverse=True)
-    why = f": {worst_first[0].code} {worst_first[0].message.splitlines()[0]}" if worst_first else ""
+    why = f": {worst_first[0].code} {worst_first[0].headline}" if worst_first else ""
     return [f"judged again, its evidence is {lane.verdict}{why}"]
 
 

@@ -13,6 +13,7 @@ from harness.errors import HarnessError
 from harness.evidence.record import CheckResult, LaneRecord
 from harness.evidence.run_dir import RunDir
 from harness.executors.planned import PlannedLane
+from harness.executors.planned_check import PlannedCheck
 from harness.findings import EFFECT, Code, Finding
 from harness.verdict import Verdict
 
@@ -32,6 +33,17 @@ def withheld(planned: PlannedLane, ended: Mapping[str, LaneRecord], run: RunDir)
         elif lane in ended and (why := _undelivered(ended[lane], name, run)):
             found[check.name] = why
     return found
+
+
+def cut_off(check: PlannedCheck, record: LaneRecord, run: RunDir) -> str:
+    """Why a check is not run that refers to another of its own lane, now that this one has been collected:
+    it broke off, or was not run. Empty for any other check."""
+    lane, name = reference_of(check.params, check.name) or ("", "")
+    if lane != record.name:
+        return ""
+    why = _unusable(record, name, CheckResult(verdict=Verdict.REPORTED), run)
+    whose = "with whose answers it would be compared,"
+    return f"check `{name}`, {whose} left no usable evidence: {why}" if why else ""
 
 
 def unless_pointless(planned: PlannedLane, ended: Mapping[str, LaneRecord], run: RunDir) -> PlannedLane:
@@ -78,4 +90,4 @@ def _unusable(lane: LaneRecord, name: str, result: CheckResult, run: RunDir) -> 
 
 def _first(findings: list[Finding]) -> str:
     """The first of them in a line, or nothing."""
-    return findings[0].message.splitlines()[0].partition("; likely cause: ")[0] if findings else ""
+    return findings[0].headline if findings else ""

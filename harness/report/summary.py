@@ -22,7 +22,10 @@ MEANING = {
 }
 SHOWN_PER_CODE = 3
 SHOWN_PLACES = 5
-_ALL = re.compile(r"(\d+) findings of this kind in all")  # the last of a long list says how many
+# The last of a long list says how many there are.
+_ALL = re.compile(r"(\d+) findings of this kind in all; the first (\d+) are listed")
+COMPARED = "compare"  # the place of what `harness compare` found
+PAIR = "pair "  # before the name of a pair, as a place
 DECLARED = "what the record of their run declares for a pair of these lanes"
 
 
@@ -176,8 +179,8 @@ def render_compare(baseline: str, candidate: str, max_drop_pp: float | None, res
         "may_differ": [DECLARED],
         "max_drop_pp": max_drop_pp,
     }
-    lines = _pair_block("compare", result, spec)
-    lines += _findings_block([("compare", finding) for finding in result.findings])
+    lines = _pair_block(COMPARED, result, spec)
+    lines += _findings_block([(COMPARED, finding) for finding in result.findings])
     return "\n".join(lines) + "\n"
 
 
@@ -232,7 +235,7 @@ def _all_findings(record: RunRecord) -> list[tuple[str, Finding]]:
     for lane in record.lanes.values():
         found += _lane_findings(lane)
     for name, result in record.pairs.items():
-        found += [(f"pair {name}", finding) for finding in result.findings]
+        found += [(f"{PAIR}{name}", finding) for finding in result.findings]
     return found
 
 
@@ -252,9 +255,8 @@ def _findings_block(found: list[tuple[str, Finding]]) -> list[str]:
     lines = ["", "findings"]
     total: Counter[tuple[str, str]] = Counter()
     for place, finding in found:
-        total[place, finding.code] += 1
-        if match := _ALL.match(finding.message):
-            total[place, finding.code] = int(match[1])
+        match = _ALL.match(finding.message)
+        total[place, finding.code] += int(match[1]) - int(match[2]) if match else 1
     shown: Counter[tuple[str, str]] = Counter()
     for place, finding in sorted(found, key=lambda entry: -_rank(entry[1])):
         shown[place, finding.code] += 1
@@ -265,8 +267,16 @@ def _findings_block(found: list[tuple[str, Finding]]) -> list[str]:
             lines.append(f"  {effect or 'note'}  {finding.code}  {safe(place)}: {_message(finding)}{where}")
         elif count == SHOWN_PER_CODE + 1:
             rest = total[place, finding.code] - SHOWN_PER_CODE
-            lines.append(f"  ... and {rest} more {finding.code} of {safe(place)} (all in its findings.jsonl)")
+            lines.append(f"  ... and {rest} more {finding.code} of {safe(place)} ({_all_of(place)})")
     return lines
+
+
+def _all_of(place: str) -> str:
+    """Where every finding of the place lies."""
+    if place == COMPARED:
+        return "--out keeps all"
+    has_folder = "/" in place or place.startswith(PAIR)  # a check's or a pair's
+    return "all in its findings.jsonl" if has_folder else "all in run.json"
 
 
 def _message(finding: Finding) -> str:

@@ -18,6 +18,7 @@ from harness.scenario.written import NAME, WrittenLane, WrittenPair, WrittenServ
 ROUTING: Final = ("master", "router")
 ORDER: Final = ("normal", "prefill", "decode", *ROUTING)  # of starting; clients talk to the last
 RESERVED: Final = re.compile(r".*\.(json|jsonl|txt|log|lock)|pairs", re.IGNORECASE)
+PHASES: Final = ("scratch", "lane", "ready", "stop")  # a check's folder and time would be mixed up with them
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +173,9 @@ class Builder:
         found = {}
         for name, entry in checks.entries.items():
             self.safe_name(name, entry.key, "check")
+            if name.lower() in PHASES:
+                sentence = f"check name {quote(name)} is taken by a folder or a phase that every lane has"
+                self.problems.add(entry.key, f"{sentence}; call it otherwise and give its `kind`.")
             if isinstance(entry.node, Map):
                 self._check_params(name, entry, entry.node, strict=strict)
                 found[name] = dict(plain(entry.node))

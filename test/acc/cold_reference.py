@@ -1,12 +1,16 @@
-"""The cold outputs of an earlier run, asked again of another server: prefill/decode against one server."""
+"""The cold outputs of an earlier run, asked again of another server: prefill/decode against one server.
 
-from dataclasses import replace
+They say that the answers are the same, not how they came about: no transfer between nodes is proven.
+"""
+
 from pathlib import Path
 
 from running_server import RunningServer, judged
 
-from harness.checks import legs
+from harness.checks import drift, legs
 from harness.checks.asking import Ask, Asker
+from harness.checks.cold_standard import COLD, REFERENCE, STEADY, with_standard
+from harness.checks.drift import Compared
 from harness.checks.exchange import Exchange, load_evidence
 from harness.checks.planned import Planned, as_planned
 from harness.checks.prompts import PromptMaker, maker_for
@@ -15,7 +19,7 @@ from harness.evidence.record import CheckResult
 from harness.findings import Code, Finding
 
 KIND = "cold-reference"
-COLD, EARLIER = "cold", "earlier"
+UNPROVEN = "not proven here: `pd-parity` of a lane does that"
 
 
 def cold_reference(server: RunningServer, earlier: Path) -> CheckResult:
@@ -52,10 +56,11 @@ def _judge(folder: Path, earlier: Path) -> CheckResult:
     sizes = {case: (exchange.asked_tokens, exchange.max_tokens) for case, exchange in asked.items()}
     findings += as_planned(evidence, {COLD: Planned(sizes)})
     findings += legs.cold(evidence, COLD)
-    findings += legs.unfit(legs.sound(asked.values()), "the reference", earlier)
-    kept = tuple(exchange.model_copy(update={"leg": EARLIER}) for exchange in asked.values())
-    findings += legs.same_output(replace(evidence, exchanges=evidence.exchanges + kept), EARLIER, COLD, None)
+    both, unfit = with_standard(evidence, before, earlier)
+    compared = Compared(REFERENCE, COLD, STEADY)
+    findings += unfit + legs.same_output(both, REFERENCE, COLD, STEADY) + drift.drifted(both, compared)
     if not asked:
         message = "the reference has no cold answers"
         findings.append(Finding(code=Code.REFERENCE_UNFIT, message=message, where=str(earlier)))
-    return legs.result(findings, {"compared": len(asked)})
+    metrics = {"compared": len(asked), **drift.metrics(both, [compared]), "transfer": UNPROVEN}
+    return legs.result(findings, metrics)

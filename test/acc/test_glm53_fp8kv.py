@@ -8,14 +8,18 @@ Needs the harness and the model's tokenizer, not LightLLM. The exit code is the 
 3 inconclusive, 5 not sound or not exercised.
 """
 
+import sys
+
 from cold_reference import KIND as COLD_REFERENCE
 from cold_reference import cold_reference
-from running_server import RunningServer, arguments, connect, main, report, run_check, unpack_reference
+from running_server import RunningServer, arguments, connect, main, report, run_check, say, unpack_reference
 
 from harness.engines.lightllm.adapter import Lightllm
+from harness.errors import TargetError
 
 BOUNDARY, RELOAD = "cache-boundary", "cpu-reload"
 LENGTHS, OUTPUT = (2304, 2305, 2306, 2307), 32
+RELOADED = 2305  # 2304 are whole pages of the GPU's cache and of the CPU's: a hit in either leaves one token
 parser = arguments("Prefix cache at page boundaries, alone and all at once.")
 parser.add_argument("--cpu-cache", action="store_true", help="also what is copied back from the CPU tier")
 parser.add_argument(
@@ -37,7 +41,7 @@ def run() -> int:
     results[BOUNDARY] = run_check(server, BOUNDARY, lengths=LENGTHS, together=_holds_all(server))
     if given.cpu_cache:
         evict = "computed" if given.evict_prompts is None else given.evict_prompts
-        results[RELOAD] = run_check(server, RELOAD, evict=evict)
+        results[RELOAD] = run_check(server, RELOAD, evict=evict, length=RELOADED)
     return report(server, results)
 
 
@@ -46,7 +50,11 @@ def _holds_all(server: RunningServer) -> bool:
     master does not tell; its nodes are never that small."""
     if server.view.role == "master":
         return True
-    capacity = Lightllm().capacity(server.view.config).device
+    try:
+        capacity = Lightllm().capacity(server.view.config).device
+    except TargetError as error:  # it was profiled, and only the log tells it
+        say(f"not asked all at once: {error.what}; give --server-log", to=sys.stderr)
+        return False
     return capacity is None or capacity > sum(length + OUTPUT for length in LENGTHS)
 
 

@@ -23,16 +23,18 @@ SMALL, LARGE = "4096", "65536"  # tokens of the KV cache
 
 
 @contextmanager
-def serving(folder: Path, tokens: str, *flags: str, fault: str = "") -> Iterator[Launched]:
-    """A ready server; its model's directory is `folder/model`, with a tokenizer of bytes."""
+def serving(folder: Path, tokens: str | None, *flags: str, fault: str = "") -> Iterator[Launched]:
+    """A ready server; its model's directory is `folder/model`, with a tokenizer of bytes. `tokens` of the KV
+    cache; None: it profiles them."""
     folder.mkdir(parents=True, exist_ok=True)
     byte_tokenizer(folder / "model")
     draft = ("--mtp_draft_model_dir", str(folder / "model"))
+    pool = () if tokens is None else ("--max_total_token_num", tokens)
     # Not as fast as possible: a request would be over before the next has come in.
     settings = {"speed": 0.1, "faults": [{"fault": fault}] if fault else []}
     with launched(
         folder,
-        *(*FLAGS, *draft, "--max_total_token_num", tokens, *flags),
+        *(*FLAGS, *draft, *pool, *flags),
         settings=settings,
         model=GLM | {"model_type": "glm5_next_text"},
     ) as server:

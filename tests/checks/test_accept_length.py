@@ -88,7 +88,8 @@ def test_legs_of_other_checks_are_phases_too(tmp_path: Path) -> None:
     [
         ({"accept": speculated(20)}, {Code.ACCEPT_COLLAPSE}),
         ({"accept": speculated(197, 100)}, set()),  # 2.97 of 3: within the share
-        ({"accept": speculated(20), "ids": [1, 2, 3]}, set()),  # another text has another number
+        ({"accept": speculated(120), "ids": [1, 2, 3]}, set()),  # another text has another number
+        ({"accept": speculated(20), "ids": [1, 2, 3]}, {Code.ACCEPT_COLLAPSE}),  # but not one like this
     ],
 )
 def test_a_leg_of_another_check_that_collapses(
@@ -103,6 +104,18 @@ def test_a_leg_of_another_check_that_collapses(
     result = CHECK.judge(params(), write(tmp_path, story()))
     assert {finding.code for finding in result.findings} == codes
     assert {finding.where for finding in result.findings} <= {"pause-resume.stress"}
+
+
+def test_a_resume_is_held_against_the_same_request_alone(tmp_path: Path) -> None:
+    """Neither against a short request of the same name, nor against itself, though both came first."""
+    short = [exchange("short", str(case), prompt=[case, 1], accept=speculated(0, 100)) for case in range(4)]
+    stressed = [exchange("together", str(case), accept=speculated(0, 100)) for case in range(4)]
+    alone = [exchange("alone", str(case), accept=speculated(140, 100)) for case in range(4)]
+    Story([*short, *stressed, *alone]).write(tmp_path / "mtp" / "pause-resume")
+    result = CHECK.judge(params(), write(tmp_path, story()))
+    (finding,) = result.findings
+    assert (finding.code, finding.where) == (Code.ACCEPT_COLLAPSE, "pause-resume.together")
+    assert "accept length 1.000, 2.400 is the reference" in finding.message
 
 
 def test_broken_evidence_of_another_check_is_that_check_s_affair(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What a server tells that cannot be: it is an error of that request, and spoils no other evidence."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,9 @@ import pytest
 
 from harness.checks import asking
 from harness.checks.asking import Ask, Asker
-from harness.checks.base import CheckContext
+from harness.checks.base import CheckContext, ServerView
 from harness.checks.exchange import load_evidence
-from harness.engines.base import CachedTokens, Engine, GenerateRequest, Generation
+from harness.engines.base import CachedTokens, Engine, GenerateRequest, Generation, LogFacts
 from harness.engines.client import Client
 
 SOUND = Generation(
@@ -86,3 +87,19 @@ def test_an_odd_answer_is_an_error_of_its_own(tmp_path: Path, values: dict[str, 
 def test_a_counter_that_is_no_number_is_left_out(tmp_path: Path) -> None:
     asked(tmp_path, Odd())
     assert load_evidence(tmp_path).marks["begin"].counters == {"good_total": 1.0}
+
+
+def test_only_what_was_logged_since_the_check_began_is_read(tmp_path: Path) -> None:
+    """And the rest of a log, which may have a million lines, is not kept."""
+
+    class Reader:
+        def log_facts(self, lines: Iterable[tuple[int, str]]) -> LogFacts:
+            return LogFacts(pauses=tuple(number for number, _ in lines))
+
+    path = tmp_path / "server.log"
+    path.write_text("old\n" * 3)
+    engine: Any = Reader()
+    log = asking._Log(ServerView(role="normal", engine=engine, base_url="", log=path, config={}, flags={}))
+    with path.open("a") as file:
+        file.write("new\n")
+    assert (log.read(), log.facts()) == (4, LogFacts(pauses=(4,)))

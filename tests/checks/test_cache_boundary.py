@@ -76,6 +76,12 @@ def both_differ(made: Story) -> None:
     made.of("control").update(ids=OTHER)
 
 
+def another_differs(made: Story) -> None:
+    """The control moved in the other case: batch shape moves numbers here."""
+    made.of("warm").update(ids=OTHER)
+    next(one for one in made.exchanges if one["leg"] == "control" and one["case"] == "601").update(ids=OTHER)
+
+
 def swapped(made: Story) -> None:
     """Whatever is asked together comes back crossed, every time."""
     for leg in ("cold-together", "warm-together", "control-together"):
@@ -92,6 +98,25 @@ FAULTS: dict[str, tuple[Callable[[Story], Any], Verdict, Code]] = {
     "warm differs": (put("warm", ids=OTHER), Verdict.FAIL, Code.OUTPUT_DIFFERS),
     "together differs": (put("warm-together", ids=OTHER), Verdict.FAIL, Code.OUTPUT_DIFFERS),
     "control differs too": (both_differ, Verdict.INCONCLUSIVE, Code.OUTPUT_UNSTABLE),
+    "control differs elsewhere": (another_differs, Verdict.INCONCLUSIVE, Code.OUTPUT_UNSTABLE),
+    "a control without a reference hides nothing": (
+        lambda made: [
+            put("warm", ids=OTHER)(made),
+            made.exchanges[len(LEGS)].update(error="500"),  # the other case's cold answer
+        ],
+        Verdict.FAIL,
+        Code.OUTPUT_DIFFERS,
+    ),
+    "control swapped": (
+        lambda made: made.of("control-together").update(ids=[*IDS[:-1], 601]),
+        Verdict.FAIL,
+        Code.OUTPUT_DIFFERS,
+    ),
+    "warm moves a log-probability": (
+        put("warm-again", logprobs=[-0.5] * 31 + [-1.5]),
+        Verdict.INCONCLUSIVE,
+        Code.LOGPROB_DRIFT,
+    ),
     "control that hits": (put("control", cached={"total": 512}), Verdict.INVALID, Code.CONTROL_FAILED),
     "control that does not tell": (
         put("control", cached={"total": None}),

@@ -220,7 +220,23 @@ FAULTS: dict[str, tuple[Damage, Verdict, Code]] = {
     "request failed": (put("reload", error="no answer"), Verdict.INVALID, Code.REQUEST_FAILED),
     "eviction failed": (put("evict", error="no answer"), Verdict.INVALID, Code.REQUEST_FAILED),
     "error as HTTP 200": (put("reload", finish_reason="error"), Verdict.FAIL, Code.BAD_ANSWER),
-    "answer shortened": (put("cold", ids=IDS[:9], completion_tokens=9), Verdict.FAIL, Code.OUTPUT_COUNT),
+    "answer shortened": (
+        put("warm-again", ids=IDS[:9], completion_tokens=9),
+        Verdict.FAIL,
+        Code.OUTPUT_COUNT,
+    ),
+    "a device hit corrupts the answer": (
+        lambda made: [
+            put(leg, ids=OTHER_IDS)(made) for leg in ("warm", "warm-again", "reload", "warm-after")
+        ],
+        Verdict.INCONCLUSIVE,
+        Code.OUTPUT_UNSTABLE,
+    ),
+    "reload moves a log-probability": (
+        put("reload", logprobs=[-0.5] * 31 + [-1.5]),
+        Verdict.INCONCLUSIVE,
+        Code.LOGPROB_DRIFT,
+    ),
     "prompt of another length": (put("reload", prompt_tokens=601), Verdict.INVALID, Code.NOT_EXERCISED),
     "a leg is missing": (drop("reload"), Verdict.INVALID, Code.EVIDENCE_MISSING),
     "an eviction is missing": (drop("evict"), Verdict.INVALID, Code.EVIDENCE_MISSING),

@@ -116,7 +116,15 @@ IDS, TIERS = r"\.ids\.0 = .*", r"\.cached\.(device|host|storage) .*"
             ),
         ),
         (accept, (f"(cold|warm){IDS}", r"(cold|warm)\.accept\.(proposed .*|accepted = 10+)")),
-        (pd, (r"warm\.cached\.total.*", r"notes\.agree:.*")),
+        (
+            pd,
+            (
+                r"warm\.cached\.total.*",
+                r"notes\.agree:.*",
+                r"idle\.lines\.\w+ = -1",
+                r"log\.\w+\.transfers\.16\.line.*",
+            ),
+        ),
     ],
 )
 def test_every_damage(

@@ -12,7 +12,7 @@ from harness.checks.exchange import EXCHANGES, FACTS, MARKS, SKIPPED, Facts
 from harness.checks.pause_proof import SERIAL, STRESS
 from harness.checks.pause_resume import SHORT, PauseResume, PauseResumeParams
 from harness.engines import ENGINES
-from harness.engines.base import CachedTokens
+from harness.engines.base import AcceptCounters, CachedTokens
 from harness.evidence.record import CheckResult
 from harness.findings import Code
 from harness.scenario.model import Pair
@@ -69,6 +69,9 @@ def test_paused_and_resumed(tmp_path: Path) -> None:
         "tokens_needed": 64,
         "output_estimate": 3,
         "short_requests": 1,
+        "accept_alone": None,
+        "accept_together": None,
+        "logprob_drift": 0,
     }
 
 
@@ -120,6 +123,25 @@ def test_a_control_that_never_paused(tmp_path: Path) -> None:
             lambda it, control: (it.change(STRESS, "1", ids=OTHER), control.change(STRESS, "1", ids=OTHER)),
             Code.OUTPUT_UNSTABLE,
             Verdict.INCONCLUSIVE,
+        ),
+        # what moves numbers in one request of the control may move them in any
+        (
+            lambda it, control: (it.change(STRESS, "1", ids=OTHER), control.change(STRESS, "3", ids=OTHER)),
+            Code.OUTPUT_UNSTABLE,
+            Verdict.INCONCLUSIVE,
+        ),
+        (
+            lambda it, _: it.change(STRESS, "1", logprobs=[-0.5] * 5 + [-1.5]),
+            Code.LOGPROB_DRIFT,
+            Verdict.INCONCLUSIVE,
+        ),
+        (
+            lambda it, _: (
+                it.change_all(SERIAL, accept=AcceptCounters(accepted=140, steps=100)),
+                it.change_all(STRESS, accept=AcceptCounters(accepted=0, steps=100)),
+            ),
+            Code.ACCEPT_COLLAPSE,
+            Verdict.FAIL,
         ),
         (lambda it, _: setattr(it, "pool_lost", 16), Code.POOL_LEAK, Verdict.FAIL),
         # references and controls that are none

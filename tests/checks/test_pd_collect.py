@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from harness.checks import CHECKS
 from harness.checks.base import CheckContext, ServerView
 from harness.checks.exchange import load_evidence
 from harness.checks.pd_parity import PdParity, PdParityParams
@@ -169,3 +170,16 @@ def test_the_prompts_and_answers_of_a_reference(
     asked = load_evidence(tmp_path / "pd" / "pd-parity").leg("cold")["4"]
     assert (asked.prompt, asked.max_tokens) == (prompt, 2)
     assert [line.leg for line in load_moved(tmp_path / "pd" / "pd-parity")][::2] == ["idle", "cold", "warm"]
+
+
+@pytest.mark.parametrize("kind", ["cache-boundary", "accept-length"])
+def test_behind_a_router_the_prefill_node_s_cache_is_the_one_that_is_met(tmp_path: Path, kind: str) -> None:
+    """A router has no configuration to compute from."""
+    check = CHECKS[kind]
+    small = {"lengths": (40, 65)} if kind == "cache-boundary" else {"prompts": 1, "prompt_tokens": 65}
+    params = check.params.model_validate({**small, "output_tokens": 4})
+    with lane(tmp_path, Node()) as context:
+        check.collect(params, context, None)
+        notes = load_evidence(context.folder).facts.notes
+    expected = {"40": 32, "65": 64} if kind == "cache-boundary" else {"expected_warm": 64}
+    assert {name: notes[name] for name in expected} == expected

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from harness.checks import pd_proof
+from harness.checks.exchange import load_evidence
 from harness.checks.pd_parity import PdParity, PdParityParams
-from harness.checks.pd_transfers import TRANSFERS
+from harness.checks.pd_transfers import TRANSFERS, Moved
 from harness.codes import Code
 from harness.evidence.record import CheckResult
 from harness.verdict import Verdict
@@ -47,10 +49,15 @@ class Lane:
         return CHECK.judge(PdParityParams(reference=name, lengths=(LENGTH,)), folder)
 
 
+def moment(label: str, line: int) -> dict[str, Any]:
+    """Of a lane with nodes."""
+    return mark(label) | {"lines": dict.fromkeys(NODES, line)}
+
+
 def _story() -> Story:
     return Story(
         exchanges=[exchange("cold", "600"), exchange("warm", "600", cached={"total": 592})],
-        marks=[mark("begin")],
+        marks=[moment("idle", 10), moment("asking", 20)],
         notes={
             "agree:dtype": "prefill,decode,normal",
             "agree:page_size": "prefill,decode,normal",
@@ -68,7 +75,7 @@ def _reference() -> Story:
 def lightllm() -> Lane:
     """Proved by the nodes' logs, under the number that the master gave the request."""
     config = {"dtype": "bf16", "page_size": 16, "max_req_total_len": 8192, "hybrid": True}
-    moved = {"16": {"ranges": [[0, 512], [512, 600]], "state": True}}
+    moved = {"16": {"ranges": [[0, 512], [512, 600]], "state": True, "line": 50}}
     master = {"requests": {"id-cold-600": {"node_id": "16"}, "id-warm-600": {"node_id": "32"}}}
     return Lane(
         story=_story(),
@@ -105,6 +112,7 @@ def vllm() -> Lane:
     lane.log = {"router": {}, "prefill": {}, "decode": {}}
     lane.moved = [counted("idle", "", "decode", None, tokens=0)]
     lane.moved.append(counted("cold", "600", "decode", None, tokens=592, failed=0))
+    lane.story.notes["least:600"] = 576
     return lane
 
 
@@ -249,6 +257,34 @@ FAULTS: list[tuple[str, Callable[[], Lane], Damage, Code, Verdict]] = [
         ),
         Code.NOT_EXERCISED,
         Verdict.INVALID,
+    ),
+    (
+        "more than half of the tokens, and not all",
+        vllm,
+        lambda lane: lane.moved[1].update(tokens=560.0),
+        Code.NOT_EXERCISED,
+        Verdict.INVALID,
+    ),
+    (
+        "a node that logs a transfer while nothing is asked",
+        lightllm,
+        lambda lane: lane.log["decode"]["transfers"].update({"8": {"ranges": [[0, 9]], "line": 15}}),
+        Code.CONTROL_FAILED,
+        Verdict.INVALID,
+    ),
+    (
+        "what is logged while nothing is asked is not on file",
+        lightllm,
+        lambda lane: lane.story.marks.clear(),
+        Code.CONTROL_FAILED,
+        Verdict.INVALID,
+    ),
+    (
+        "a transfer moves a log-probability",
+        sglang,
+        lambda lane: lane.story.of("cold").update(logprobs=[-0.5] * 31 + [-1.5]),
+        Code.LOGPROB_DRIFT,
+        Verdict.INCONCLUSIVE,
     ),
     (
         "a few tokens only",
@@ -554,3 +590,46 @@ def test_a_reference_that_is_gone_is_invalid(tmp_path: Path) -> None:
     folder = tmp_path / "pd" / "pd-parity"
     result = CHECK.judge(PdParityParams(reference="nowhere/at-all"), folder)
     assert outcome(result) == (Verdict.INVALID, {Code.EVIDENCE_MISSING})
+
+
+@pytest.mark.parametrize(
+    ("sizes", "found"),
+    [
+        ((6000, 6000, 12000), set()),
+        ((6010, 6000, 12000), set()),
+        ((6000, 12000, 12000), {"600"}),  # as long as the second, and half as much
+        ((6000, 6010, 5000), {"1200"}),
+        ((2000, 6000, 12000), {"600"}),
+    ],
+)
+def test_bytes_are_held_against_those_of_other_requests(
+    tmp_path: Path, sizes: tuple[int, int, int], found: set[str]
+) -> None:
+    lengths = ("600", "600b", "1200")
+    made = Story([exchange("cold", case, asked_tokens=int(case.rstrip("b"))) for case in lengths])
+    moved = [
+        Moved(leg="cold", case=case, role="prefill", requests=1, size=size)
+        for case, size in zip(lengths, sizes, strict=True)
+    ]
+    told = pd_proof.transfers(load_evidence(made.write(tmp_path)), moved, "cold")
+    assert {case for finding in told for case in lengths if f"cold {case}:" in finding.message} == found
+
+
+def test_a_broken_control_hides_no_fault_of_another_case(tmp_path: Path) -> None:
+    """It is unfit, and so does not count as unsteady."""
+    lane = sglang()
+    for story in (lane.story, lane.reference):
+        story.exchanges += [one | more(one) for one in story.exchanges]
+    lane.moved += [one | {"case": "700"} for one in lane.moved if one["case"]]
+    lane.log["prefill"]["transfers"]["id-cold-700"] = {"size": 4096.0}
+    lane.log["decode"]["transfers"]["id-cold-700"] = {"seconds": 0.2}
+    assert outcome(lane.judged(tmp_path / "clean")) == (Verdict.PASS, set())
+    lane.story.of("cold")["ids"] = OTHER
+    lane.reference.exchanges[-1].update(ids=IDS[:3], completion_tokens=3)
+    verdict, codes = outcome(lane.judged(tmp_path / "broken"))
+    assert (verdict, codes) == (Verdict.FAIL, {Code.OUTPUT_DIFFERS, Code.REFERENCE_UNFIT})
+
+
+def more(one: dict[str, Any]) -> dict[str, Any]:
+    """The same request with another prompt of the same length."""
+    return {"case": "700", "request_id": f"id-{one['leg']}-700", "prompt": [7, *range(1, LENGTH)]}

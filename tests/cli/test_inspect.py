@@ -29,6 +29,7 @@ def _lane(folder: Path, wrong: set[int]) -> None:
     manifest = {"name": "x", "docs": DOCS, "sha256": {"test.jsonl": "0"}, "questions": questions}
     write_json(folder / "gsm8k" / "dataset.json", manifest)
     write_json(folder / "gsm8k" / "evaluator.json", {"argv": [], "exit_code": 0})
+    write_digests(folder)
 
 
 @pytest.fixture
@@ -88,7 +89,6 @@ def test_judging_again_says_what_it_changed(harness: Harness, run: RunDir) -> No
     record = run.read()
     record.pair_specs = {}
     run.write(record)
-    write_digests(run.lane("a"))
     assert _changed(harness("judge", run.path).out) == []
     assert _changed(harness("judge", run.path).out) == []
     dataset = run.check("a", "gsm8k") / "dataset.json"

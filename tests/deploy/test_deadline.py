@@ -44,3 +44,12 @@ def test_the_cap_is_hard(clock: list[float]) -> None:
         clock[0] += 5
         deadline.saw(step)
     assert "hard limit" in str(deadline.exceeded())
+
+
+def test_the_cap_counts_from_the_servers_own_start(clock: list[float]) -> None:
+    """The second server of a lane was loading while the first was waited for."""
+    deadline = Deadline(quiet_s=10, cap_s=20, started=clock[0] - 18)
+    deadline.saw(0)
+    assert deadline.exceeded() is None
+    clock[0] += 3
+    assert "hard limit" in str(deadline.exceeded())

@@ -1,20 +1,25 @@
 """A server that was not ready in time is told with what its log shows of the cause."""
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.codes import Code
-from harness.deploy.readiness import Deadline, _check
+from harness.deploy.readiness import Deadline, _check, wait_ready
 from harness.deploy.server import RunningServer
 from harness.engines import ENGINES
 from harness.engines.base import Launch
 from harness.errors import TargetError
+from harness.scenario.model import Timeouts
 
 
 class _Alive:
-    """A process of which nothing is asked."""
+    """A process that runs and does nothing."""
+
+    def poll(self) -> None:
+        return None
 
 
 def _server(tmp_path: Path, log: str) -> RunningServer:
@@ -53,3 +58,11 @@ def test_a_traceback_that_never_ended_is_the_likely_cause(tmp_path: Path) -> Non
 
 def test_a_log_that_shows_nothing_leaves_both_possible(tmp_path: Path) -> None:
     assert _timed_out(tmp_path, "").cause == "it hangs, or it loads more slowly than the scenario allows"
+
+
+def test_a_server_whose_turn_comes_late_has_no_cap_of_its_own(tmp_path: Path) -> None:
+    server = _server(tmp_path, "")
+    server.started = time.monotonic() - 31
+    with pytest.raises(TargetError, match="hard limit of 30 s") as caught:
+        wait_ready(server, Timeouts(start_s=20, start_cap_s=30))
+    assert caught.value.code is Code.START_TIMEOUT

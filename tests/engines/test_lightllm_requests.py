@@ -50,24 +50,20 @@ def test_prompts_of_one_http_request() -> None:
 def test_finished_with_tiers(log: RequestLog) -> None:
     (warm,) = finished(log, "abc-0-warm")
     assert warm.cached == CachedTokens(total=2048, device=2048, host=0, storage=0)
-    assert (warm.prompt_tokens, warm.generated, warm.engine_id) == (2305, 32, 16)
+    assert warm.engine_id == 16
     assert warm.first_token_ms == pytest.approx(93.381, abs=1e-3)
-    assert warm.tokens_per_step == pytest.approx(2.2857, abs=1e-3)
     assert warm.accept is None
-    assert warm.fields["mean_per_token_cost_time"] == pytest.approx(13.0857, abs=1e-3)
 
 
 def test_finished_with_all_that_newer_releases_tell(log: RequestLog) -> None:
     (reloaded,) = finished(log, "abc-0-reloaded")
     assert reloaded.cached == CachedTokens(total=2176, device=0, host=2176, storage=0)
     assert reloaded.accept == AcceptCounters(proposed=28, accepted=18, steps=14)
-    assert reloaded.fields["mtp_avg_verify_tokens_per_step"] == 3.0
 
 
 def test_finished_without_tiers(log: RequestLog) -> None:
     (old,) = finished(log, "abc-0-old")
     assert old.cached == CachedTokens(total=2048)
-    assert old.tokens_per_step == 1.0
 
 
 def test_a_request_that_came_in_has_not_finished(log: RequestLog) -> None:

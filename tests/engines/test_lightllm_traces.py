@@ -14,12 +14,8 @@ def test_from_the_log() -> None:
     assert leftovers_of(DATA / "lightllm-log.txt") == LightllmTraces(frozenset({OURS}), frozenset({32769}))
 
 
-def test_from_titles(tmp_path: Path) -> None:
-    titles = [f"lightllm::{OTHERS}::router_server", "lightllm::", "hypercorn", f"x lightllm::{OURS}::y"]
-    titles.append("lightllm::0123456789abcdef_pd_master::metric_manager")
-    traces = leftovers_of(tmp_path / "none", titles)
-    assert traces.unique_ids == {OTHERS, "0123456789abcdef_pd_master"}
-    assert traces.sysv_ids == frozenset()
+def test_a_log_that_is_gone_gives_nothing(tmp_path: Path) -> None:
+    assert leftovers_of(tmp_path / "none") == LightllmTraces(frozenset(), frozenset())
 
 
 def test_what_a_client_wrote_is_not_believed(tmp_path: Path) -> None:

@@ -192,12 +192,14 @@ def test_a_python_without_the_wheel(gguf: Path, tmp_path: Path) -> None:
     (problem,) = LLAMACPP.problems(launch(model_path=str(gguf), python=str(tmp_path / "python")))
     assert "no interpreter" in problem
     bare = tmp_path / "bare"
-    bare.write_text("#!/bin/sh\nexit 0\n", encoding="utf-8")
+    bare.write_text('#!/bin/sh\necho \'["", ""]\'\n', encoding="utf-8")
     bare.chmod(0o755)
     (problem,) = LLAMACPP.problems(launch(model_path=str(gguf), python=str(bare)))
     assert "has no xllamacpp" in problem
     assert "HARNESS_LLAMACPP_BINARY" in problem
     assert LLAMACPP.version(launch(python=str(bare))) == "unknown"
+    (problem,) = LLAMACPP.problems(launch(model_path=str(gguf), python="/bin/false"))
+    assert "/bin/false does not say whether it has xllamacpp" in problem
 
 
 @pytest.mark.process

@@ -2,14 +2,17 @@
 
 import os
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from harness.engines import python_engine
+from harness.engines import installed, python_engine
 from harness.engines.base import Launch
 from harness.engines.python_engine import PythonEngine
 from harness.errors import ConfigError
+from tests.host.test_git import git
 
 ENGINE = PythonEngine(
     name="sglang",
@@ -213,3 +216,68 @@ def test_what_may_not_be_measured(site: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("SGLANG_TEST_OFF", "0")
     (problem,) = problems(launch(site))
     assert problem.startswith("SGLANG_TEST_STUCK_TOKENIZER is set to `1`")
+
+
+@pytest.mark.process
+def test_an_editable_checkout_is_known_by_its_commit(site: Path, tmp_path: Path) -> None:
+    """Its metadata, made when it was installed, says the same for every commit since."""
+    top = tmp_path / "top"
+    top.mkdir()
+    site.rename(top / "python")
+    git(top, "init", "--quiet")
+    git(top, "add", "python/sglang")
+    git(top, "commit", "--quiet", "--message", "first")
+    git(top, "tag", "v9.9")
+    (top / "python" / "sglang-9.9.dist-info").rename(tmp_path / "sglang-9.9.dist-info")
+    path = os.pathsep.join([str(top / "python"), str(tmp_path)])
+    started = replace(launch(site), env={"PYTHONPATH": path})
+    assert ENGINE.version(started) == "9.9 (v9.9)"
+    (top / "python" / "sglang" / "srt" / "server_args.py").write_text(PARSER + "# changed\n")
+    assert ENGINE.version(started) == "9.9 (v9.9-dirty)"  # between two lanes of one run
+    assert ENGINE.arguments(started, started.env).source == f"sglang 9.9 in {sys.executable}"
+    (top / "python" / "other-1.dist-info").mkdir()  # packages are installed there
+    assert ENGINE.version(started) == "9.9"
+
+
+def _answering(site: Path, script: str) -> Launch:
+    python = site / "python"
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    return launch(site, python=str(python))
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("printf 'caf\\351 \\377\\n'", "it answered: caf"),
+        ("echo hello; echo world", "it answered: world"),
+        ("echo 3", "it answered: 3"),
+        ("echo no such option >&2; exit 2", "it answered: no such option"),
+        ("exit 0", "it answered: nothing"),
+        ("cat", "it answered: nothing"),  # does not wait for the person at the terminal
+    ],
+)
+def test_an_interpreter_that_is_none(site: Path, script: str, why: str) -> None:
+    started = _answering(site, script)
+    assert ENGINE.version(started) is None
+    (problem,) = problems(started)
+    assert f"{site}/python does not say whether it has sglang: {why}" in problem
+
+
+@pytest.mark.process
+def test_an_interpreter_that_hangs_is_asked_once(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installed, "TIMEOUT_S", 0.3)
+    began = time.monotonic()
+    started = _answering(site, "echo x >> asked; exec sleep 60".replace("asked", str(site / "asked")))
+    assert [ENGINE.version(started), ENGINE.version(started)] == [None, None]
+    (problem,) = problems(started)
+    assert "it did not answer within 0 s" in problem
+    assert (site / "asked").read_text() == "x\n"
+    assert time.monotonic() - began < 20
+
+
+@pytest.mark.process
+def test_a_start_that_prints_does_not_hide_the_answer(site: Path) -> None:
+    started = _answering(site, f'echo banner; exec {sys.executable} "$@"')
+    assert ENGINE.version(started) == "9.9"

@@ -49,6 +49,40 @@ def test_how_much_comes_back(engine: str, config: dict[str, Any], tokens: int, e
 
 
 @pytest.mark.parametrize(
+    ("engine", "config", "tokens", "expected"),
+    [
+        ("sglang", SGLANG, 2305, 2304),
+        *(
+            ("sglang", SGLANG | {"speculative_algorithm": name}, tokens, hit)
+            for name in ("EAGLE", "EAGLE3", "NEXTN", "FROZEN_KV_MTP")
+            for tokens, hit in ((2304, 2240), (2305, 2240), (2306, 2304))
+        ),
+        ("sglang", SGLANG | {"speculative_algorithm": "EAGLE", "page_size": 1}, 300, 298),
+        ("sglang", SGLANG | {"speculative_algorithm": "STANDALONE"}, 2305, 2304),
+        ("sglang", SGLANG | {"speculative_algorithm": None}, 2305, 2304),
+        ("vllm", VLLM, 2305, 2304),
+        *(
+            ("vllm", VLLM | {"speculative_config.method": name}, 2305, 2288)
+            for name in ("eagle", "eagle3", "mtp", "dflash", "dspark")
+        ),
+        ("vllm", VLLM | {"speculative_config.method": "mtp"}, 17, 0),
+        ("vllm", VLLM | {"speculative_config.method": "mtp"}, 16, 0),
+        ("vllm", VLLM | {"speculative_config.method": "draft_model"}, 2305, 2304),
+        (
+            "vllm",
+            VLLM | {"speculative_config.method": "mtp", "speculative_config.disable_eagle_block_drop": True},
+            2305,
+            2304,
+        ),
+    ],
+)
+def test_a_drafter_that_reads_hidden_states_shortens_the_hit(
+    engine: str, config: dict[str, Any], tokens: int, expected: int
+) -> None:
+    assert ENGINES[engine].expected_hit(tokens, config) == expected
+
+
+@pytest.mark.parametrize(
     ("engine", "config", "lengths"),
     [
         ("llamacpp", LLAMACPP, (64, 64, 64)),  # one for each slot

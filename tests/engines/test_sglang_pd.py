@@ -83,8 +83,10 @@ def test_problems_of_the_router(tmp_path: Path) -> None:
         "--disable-retries": True,
         "--policy": "fastest",
     }
-    python = "/bin/sh"  # it is there, and has no SGLang
-    problems = ROUTER.problems(launch("router", flags, model_path=str(tmp_path), python=python))
+    bare = tmp_path / "python"  # it is there, and has no SGLang
+    bare.write_text('#!/bin/sh\necho \'["", ""]\'\n', encoding="utf-8")
+    bare.chmod(0o755)
+    problems = ROUTER.problems(launch("router", flags, model_path=str(tmp_path), python=str(bare)))
     for word in (
         "no flag --polycy; the nearest is --policy",
         "--mini-lb: ",

@@ -21,7 +21,7 @@ from harness.host.ports import PortBook
 from harness.scenario.model import FlagValue
 from tests.engines.canned import Canned
 from tests.engines.pd_launch import pd_launch
-from tests.servers.scripted import Received, Script, Scripted, answer
+from tests.servers.scripted import CLOSE, Received, Script, Scripted, answer
 
 VLLM, ROUTER = Vllm(), VllmRouter()
 FILES: dict[str, FlagValue] = {"--kv-transfer-config.kv_connector": "ExampleConnector"}
@@ -182,6 +182,25 @@ def test_failures_are_told_as_they_are() -> None:
     with Scripted(node(body("d", 0))) as decode, routed("http://127.0.0.1:9", decode.url) as url:
         got = post(url, {"prompt": "x"})
         assert (got.status_code, "does not answer" in got.text) == (502, True)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "broken", [b"no HTTP at all\r\n\r\n", b'HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"cut', b""]
+)
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_a_node_that_breaks_off_is_named(role: str, broken: bytes) -> None:
+    def script(request: Received) -> Iterator[bytes]:
+        yield from (broken, CLOSE)
+
+    with Scripted(script) as bad, Scripted(node(body("x", 0))) as good:
+        prefill, decode = (bad, good) if role == "prefill" else (good, bad)
+        with routed(prefill.url, decode.url) as url:
+            got = post(url, {"prompt": "x"})
+            assert (got.status_code, f"{role} node {bad.url} does not answer" in got.text) == (502, True)
+            assert Client(url).get_json("/readiness")["nodes"] == [
+                one for one in ("prefill", "decode") if one != role
+            ]
 
 
 @pytest.mark.process

@@ -126,3 +126,10 @@ def test_evidence_that_cannot_be_read_is_told(lane: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("harness.evidence.digests.file_sha256", refuse)
     with pytest.raises(HarnessError, match=r"cannot read the evidence .*requests\.jsonl|results_x"):
         write_digests(lane)
+
+
+def test_a_folder_without_evidence_gets_no_list(tmp_path: Path) -> None:
+    """A lane that never got its GPUs: an empty list would say that everything is gone."""
+    (tmp_path / "summary.txt").write_text("made by judging")
+    write_digests(tmp_path)
+    assert not (tmp_path / FILE_NAME).exists()

@@ -1,5 +1,6 @@
 """A run that is going on is told apart from one that was killed, and nobody else writes into it."""
 
+import json
 import os
 import signal
 import subprocess
@@ -108,3 +109,39 @@ def test_a_strange_lock_file_neither_hangs_nor_stops_anything(run: RunDir, kind:
     assert run.pid() == "unknown"
     with run.hold():
         pass
+
+
+SOUND = {
+    "run_id": "r",
+    "scenario": "s",
+    "harness_version": "0",
+    "command": [],
+    "started_at": "now",
+    "findings": [{"code": "HOST_FAULT", "message": "m"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"schema_version": 2}, "has schema version 2; this harness knows 1"),
+        ({"schema_version": 2, "scenario": {"name": "s"}}, "has schema version 2; this harness knows 1"),
+        (
+            {"findings": [{"code": "NEWER_FAULT", "message": "m"}]},
+            "cannot be read as a run record: findings.0.code: 'NEWER_FAULT' is not known",
+        ),
+        ({"status": "paused"}, "cannot be read as a run record: status: 'paused' is not known"),
+        ({"lanes": []}, "cannot be read as a run record: lanes: Input should be "),
+    ],
+)
+def test_a_record_of_a_newer_harness_says_what_to_do(
+    run: RunDir, changed: dict[str, object], said: str
+) -> None:
+    (run.path / "run.json").write_text(json.dumps(SOUND), encoding="utf-8")
+    assert run.read().findings[0].message == "m"
+    (run.path / "run.json").write_text(json.dumps(SOUND | changed), encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        run.read()
+    assert said in caught.value.what
+    assert len(caught.value.what) < 400
+    assert caught.value.fix == "use the harness version that wrote it, or a newer one"

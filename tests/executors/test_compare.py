@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from harness.errors import ConfigError
+from harness.evidence.digests import FILE_NAME as DIGESTS
+from harness.evidence.digests import write_digests
 from harness.evidence.record import LaneRecord, PairResult, RunRecord
-from harness.executors.compare import compare
+from harness.executors import compare as compared
 from harness.findings import Code, Finding
 from harness.scenario.model import Pair
 from harness.verdict import Verdict
@@ -41,6 +43,15 @@ def a(tmp_path: Path) -> Path:
 @pytest.fixture
 def b(tmp_path: Path) -> Path:
     return write_evaluation(tmp_path / "b", DOCS, wrong={1, 2}, port=9107)
+
+
+def compare(one: Path, other: Path, **more: Any) -> PairResult:
+    """Of lanes whose evidence, such as it is, was fixed by digests as they ended."""
+    for given in (one, other):
+        folder = given.parent if given.name == "gsm8k" else given
+        if (folder / "gsm8k").is_dir() and not (folder / DIGESTS).exists():
+            write_digests(folder)
+    return compared.compare(one, other, **more)
 
 
 def codes(result: PairResult) -> set[Code]:
@@ -361,6 +372,8 @@ def test_lanes_with_parity_can_pass(tmp_path: Path) -> None:
 def test_comparing_writes_nothing_into_a_run(tmp_path: Path) -> None:
     sides = lanes(tmp_path)
     declare(tmp_path, KV)
+    for side in sides:
+        write_digests(side)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     compare(*sides, max_drop_pp=20)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before

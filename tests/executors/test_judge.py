@@ -9,11 +9,13 @@ import pytest
 
 from harness.codes import Code
 from harness.errors import ConfigError
+from harness.evidence.digests import FILE_NAME as DIGESTS
+from harness.evidence.digests import write_digests
 from harness.evidence.files import write_json
 from harness.evidence.fingerprint import write_fingerprint
 from harness.evidence.record import LaneRecord, RunRecord
 from harness.evidence.run_dir import RunDir
-from harness.executors.judge import judge_run
+from harness.executors import judge
 from harness.findings import Finding
 from harness.verdict import Verdict
 from tests.accuracy import builders
@@ -52,6 +54,14 @@ def _record(*lanes: LaneRecord, pair: dict[str, Any] | None = None, **more: Any)
         "pair_specs": specs,
     }
     return RunRecord(**(base | more))
+
+
+def judge_run(run: RunDir, record: RunRecord) -> None:
+    """As a run ends: its evidence, such as it is, is fixed by digests before it is judged."""
+    for name in record.lanes:
+        if run.lane(name).is_dir() and not (run.lane(name) / DIGESTS).exists():
+            write_digests(run.lane(name))
+    judge.judge_run(run, record)
 
 
 def _codes(findings: list[Finding]) -> set[Code]:
@@ -277,6 +287,7 @@ def test_disk_that_was_full_is_the_hosts_fault_and_nothing_else(run: RunDir) -> 
     assert (record.verdict, record.exit_code) == (Verdict.INFRA, 4)
     assert _codes(record.lanes["a"].checks["gsm8k"].findings) == {Code.DISK_FULL}
     write_json(check / "evaluator.json", {"argv": [], "exit_code": 1})  # evidence lost on the way instead
+    (run.lane("a") / DIGESTS).unlink()
     builders.edit_lines(check / "requests.jsonl", lambda lines: lines.pop())
     builders.edit_samples(check, lambda lines: lines.pop())
     judge_run(run, record)
@@ -492,3 +503,38 @@ def test_a_kv_type_that_no_server_told_is_not_parity(run: RunDir) -> None:
     judge_run(run, record)
     assert record.pairs["p"].verdict is Verdict.REPORTED
     assert Code.PARITY_UNKNOWN in _codes(record.pairs["p"].findings)
+
+
+@pytest.mark.parametrize("value", [None, "unknown"])
+@pytest.mark.parametrize("side", ["a", "b"])
+def test_a_kv_type_that_one_server_does_not_tell_is_not_exempt(
+    run: RunDir, side: str, value: str | None
+) -> None:
+    keys = {"a": {"config.kv_dtype": "bf16"}, "b": {"config.kv_dtype": "fp8"}}
+    keys[side] = {"config.kv_dtype": value}  # type: ignore[dict-item]
+    lanes = [_lane(run, name, keys=keys[name]) for name in "ab"]
+    record = _record(*lanes, pair={"max_drop_pp": 20.0, "may_differ": ["config.kv_dtype"]})
+    judge_run(run, record)
+    assert record.pairs["p"].verdict is Verdict.REPORTED
+    (finding,) = [item for item in record.pairs["p"].findings if item.code is Code.PARITY_UNKNOWN]
+    which = "the baseline" if side == "a" else "the candidate"
+    assert finding.message == f"config.kv_dtype is {value} on {which}"
+
+
+def test_an_ended_lane_whose_digests_are_gone_is_missing_them(run: RunDir) -> None:
+    record = _record(_lane(run, "a"))
+    judge.judge_run(run, record)
+    assert record.verdict is Verdict.INVALID
+    assert any("digests.json cannot be read" in item.message for item in record.lanes["a"].findings)
+    record = _record(_lane(run, "b"))
+    record.lanes["b"].status = "started"
+    judge.judge_run(run, record)
+    assert Code.EVIDENCE_MISSING not in _codes(record.lanes["b"].findings), "it was never to have them"
+
+
+def test_an_empty_message_is_a_headline_too(run: RunDir) -> None:
+    lane = LaneRecord(name="a", status="failed", check_params={"gsm8k": {"dataset": "x"}})
+    lane.findings.append(Finding(code=Code.HOST_FAULT, message=""))
+    record = _record(lane)
+    judge_run(run, record)
+    assert record.lanes["a"].checks["gsm8k"].findings[0].message == "not run: "

@@ -27,10 +27,13 @@ def own_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HARNESS_LOCK_DIR", str(tmp_path / "locks"))
 
 
-def planned(name: str, gpus: int = 0, needs: tuple[str, ...] = (), skip: str = "") -> PlannedLane:
+def planned(
+    name: str, gpus: int = 0, needs: tuple[str, ...] = (), skip: str = "", cpus: int = 0
+) -> PlannedLane:
     lane = SimpleNamespace(
         lane=SimpleNamespace(name=name),
         gpus=gpus,
+        cpus=cpus,
         needs=frozenset(needs),
         skip=skip,
         reuse=None,
@@ -103,6 +106,21 @@ def test_lanes_without_gpus_run_one_at_a_time_beside_the_others(monkeypatch: pyt
     stage.run(planned("cpu1"), planned("cpu2"), planned("gpu", 8))
     assert frozenset({"cpu1", "cpu2"}) not in stage.together
     assert any({"gpu"} < group for group in stage.together)
+
+
+def test_a_lane_whose_cores_another_has_takes_no_gpus_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "cores", lambda: {number: (number,) for number in range(8)})
+    stage = Stage(monkeypatch, short)
+    stage.run(planned("a", 2, cpus=6), planned("b", 2, cpus=6), planned("c", 2, cpus=2), planned("d", 2))
+    assert stage.began == ["a", "c", "d", "b"]
+    assert not any({"a", "b"} <= group for group in stage.together)
+
+
+def test_a_lane_that_wants_more_cores_than_there_are_runs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "cores", lambda: {0: (0,)})
+    stage = Stage(monkeypatch, short)
+    stage.run(planned("a", 2, cpus=64), planned("b", 2, cpus=1))
+    assert stage.together == {frozenset({"a"}), frozenset({"b"})}
 
 
 def test_a_lane_waits_for_the_one_it_refers_to(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +209,7 @@ def test_a_lane_that_waits_for_its_server_is_freed(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.fixture(autouse=True)
-def nothing_held() -> Iterator[None]:
+def nothing_held(own_locks: None) -> Iterator[None]:
     yield
     book = GpuBook(load_inventory(EIGHT))
     with book.lease(8, deadline_s=0):

@@ -2,14 +2,15 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from harness.checks import CHECKS
 from harness.engines import ENGINES
 from harness.executors.plan import make_plan
-from harness.host.gpu import GpuBook
+from harness.host.gpu import GpuBook, GpuSource, Inventory
 from harness.host.gpu.described import load_inventory
 from harness.host.ports import PortBook
 from harness.scenario.load import load
@@ -102,6 +103,40 @@ def test_gpus_are_counted_for_each_server() -> None:
     assert "would use 0 (a master computes nothing): set `gpus: 0`" in "".join(
         problems(lane("a", flagged(1, "prefill"), flagged(1, "decode"), flagged(1, "master")))
     )
+
+
+def test_a_misspelt_condition_on_a_machine_without_gpus_is_told_as_such(tmp_path: Path) -> None:
+    """What is misspelt says nothing of the hardware: the lane is not skipped, and fits on no machine here."""
+    small = tmp_path / "one.yaml"
+    small.write_text("gpus:\n  - {name: NVIDIA H200, sm: 90, memory_mib: 144384}\n", encoding="utf-8")
+    wide = lane("wide", flagged(4, tp=4), requires={"gppu": "hopper"})
+    fitting = lane("fitting", flagged(1))
+    scenario = Scenario(name="s", source=Path("s.yaml"), lanes={"wide": wide, "fitting": fitting})
+    plan = make_plan(scenario, PortBook(), GpuBook(load_inventory(small)))
+    said = "lane `wide`: requires: there is no condition `gppu`; did you mean gpu?"
+    assert said in plan.problems
+    assert plan.schedule is not None
+    assert plan.schedule.order == ("fitting",)
+    nothing = GpuBook(cast("GpuSource", SimpleNamespace(inventory=lambda: Inventory((), "no driver"))))
+    plan = make_plan(scenario.model_copy(update={"lanes": {"wide": wide}}), PortBook(), nothing)
+    assert said in plan.problems
+    assert plan.schedule is None
+
+
+@pytest.mark.parametrize(
+    "requires",
+    [
+        {"min_sm": "hopper"},
+        {"sm": "90"},
+        {"gpu_memory_gib": "80"},
+        {"gpu": 5},
+        {"nvlink": "yes"},
+        {"gpu": []},
+    ],
+)
+def test_a_malformed_condition_is_told_and_not_tried(requires: dict[str, Any]) -> None:
+    (problem,) = problems(lane("a", flagged(2, tp=2), requires=requires))
+    assert f"requires.{next(iter(requires))} must be " in problem
 
 
 def test_a_lane_that_is_skipped_by_hand_may_have_any_number() -> None:

@@ -1,6 +1,8 @@
 """What speaks against a baseline of an earlier run. Everything here is files."""
 
+import errno
 import json
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,12 +11,16 @@ from typing import Any, cast
 import pytest
 
 from harness.engines.base import Engine, Launch
+from harness.errors import HarnessError
 from harness.evidence.digests import write_digests
 from harness.evidence.fingerprint import write_fingerprint
-from harness.evidence.record import LaneRecord, RunRecord
+from harness.evidence.record import LaneRecord, RunRecord, ServerRecord
 from harness.evidence.run_dir import RunDir
-from harness.executors.judge import judge_run
-from harness.executors.reuse import EarlierRun, _planned_fingerprint, objections
+from harness.executors.judge import judge_lane, judge_run
+from harness.executors.planned import PlannedLane
+from harness.executors.planned_check import parse_check
+from harness.executors.references import apart
+from harness.executors.reuse import EarlierRun, _planned_fingerprint, discard, objections
 from harness.findings import Code, Finding
 from harness.scenario.model import Lane, ModelSpec, ServerSpec
 from harness.verdict import Verdict
@@ -146,3 +152,67 @@ def test_a_record_that_says_reported_is_not_believed(
     found = _objections(past, launches)
     assert any(item.startswith(reason) for item in found), found
     assert all("\n" not in item for item in found)
+
+
+@pytest.mark.parametrize("version", ["v1.2-3-gf76017b-dirty", "1.2 (f76017b-dirty)", "1.2 (f76017b)"])
+def test_a_checkout_with_changes_is_not_taken_over(
+    past: RunDir, launches: list[tuple[Engine, Launch]], version: str
+) -> None:
+    record = past.read()
+    record.lanes["bf16"].servers.append(ServerRecord(role="normal", engine="x", version=version, argv=[]))
+    past.write(record)
+    found = [reason for reason in _objections(past, launches) if "checkout with changes" in reason]
+    assert bool(found) == ("-dirty" in version)
+
+
+def test_a_write_protected_archive_gives_a_lane_that_can_be_judged(past: RunDir, tmp_path: Path) -> None:
+    lane = past.lane("bf16")
+    for path in (lane, *lane.rglob("*")):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    new = RunDir.create(tmp_path / "new", "test")
+    try:
+        record = EarlierRun.open(past.path).take_over("bf16", new.lane("bf16"))
+    finally:
+        for path in (lane, *lane.rglob("*")):
+            path.chmod(0o755)
+    copies = [new.lane("bf16"), *new.lane("bf16").rglob("*")]
+    assert all(path.stat().st_mode & stat.S_IWUSR for path in copies)
+    judge_lane(new, record)
+    assert record.verdict is Verdict.REPORTED
+    discard(new.lane("bf16"))
+    assert not new.lane("bf16").exists()
+
+
+def test_a_copy_that_cannot_be_removed_is_a_foreseen_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> None:
+        raise OSError(errno.EBUSY, "Device or resource busy", str(path))
+
+    monkeypatch.setattr("harness.executors.reuse.shutil.rmtree", refuse)
+    with pytest.raises(HarnessError, match="cannot be removed: Device or resource busy"):
+        discard(tmp_path)
+
+
+def _planned(name: str, reference: str = "", *, skip: str = "", reuse: EarlierRun | None) -> PlannedLane:
+    given = {"pause-resume": {"reference": reference} if reference else {}}
+    lane = LANE.model_copy(update={"name": name, "checks": given})
+    checks = tuple(parse_check(check, params) for check, params in given.items())
+    return PlannedLane(lane=lane, servers=(), checks=checks, skip=skip, reuse=reuse)
+
+
+def test_a_lane_that_refers_or_is_referred_to_runs_anew(past: RunDir) -> None:
+    earlier = EarlierRun.open(past.path)
+    lanes = [
+        _planned("alone", reuse=earlier),
+        _planned("reference", reuse=earlier),
+        _planned("referring", "reference", reuse=earlier),
+        _planned("unread", reuse=earlier),
+        _planned("skipped", "unread", skip="not here", reuse=None),
+    ]
+    found = apart(lanes)
+    assert [lane.lane.name for lane in found if lane.reuse] == ["alone", "unread"]
+    assert [lane.rerun for lane in found if lane.rerun] == [
+        ("its answers are compared with those of lane `referring`, and both are asked anew",),
+        ("its answers are compared with those of lane `reference`, and both are asked anew",),
+    ]

@@ -68,5 +68,5 @@ def test_a_git_that_hangs_is_given_up(checkout: Path, monkeypatch: pytest.Monkey
     fake.write_text("#!/bin/sh\nexec /bin/sleep 60\n")
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", str(checkout))
-    monkeypatch.setattr("harness.executors.revision.PATIENCE_S", 0.2)
+    monkeypatch.setattr("harness.host.git.PATIENCE_S", 0.2)
     assert revision(checkout) == ""

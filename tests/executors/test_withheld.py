@@ -1,7 +1,9 @@
 """A check whose reference delivered nothing is not run, and its lane takes no GPUs for nothing."""
 
+import contextlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from harness.checks.exchange import EXCHANGES
+from harness.errors import HarnessError
 from harness.evidence.record import LaneRecord, RunRecord
 from harness.evidence.run_dir import RunDir
 from harness.executors import lane as lane_module
@@ -18,8 +21,8 @@ from harness.executors.judge import judge_lane, judge_run
 from harness.executors.lane import run_lane
 from harness.executors.parallel import run_lanes
 from harness.executors.planned import PlannedLane, PlannedServer
-from harness.executors.planned_check import parse_check
-from harness.executors.withheld import unless_pointless, withheld
+from harness.executors.planned_check import PlannedCheck, parse_check
+from harness.executors.withheld import cut_off, unless_pointless, withheld
 from harness.executors.workshop import Workshop
 from harness.findings import Code, Finding
 from harness.host.gpu import GpuBook
@@ -267,3 +270,100 @@ def test_the_baseline_of_a_pair_is_no_such_reference(run: RunDir, monkeypatch: p
     house = House(run, monkeypatch, _exited)
     house(planned("roomy", {"pause-resume": {}}), planned("candidate", {"pause-resume": {}}))
     assert house.collected == {"candidate": ["pause-resume"]}
+
+
+def _asked_after(name: str) -> PlannedCheck:
+    return parse_check("again", {"kind": "pause-resume", "reference": f"roomy/{name}"})
+
+
+@pytest.mark.parametrize(
+    ("reference", "reason"),
+    [
+        (_answers, ""),
+        (_stalled, f"check `pause-resume`, {WHOSE} left no usable evidence: no answer within 600 s"),
+        (_unanswered, "left no usable evidence: none of its requests was answered"),
+        (_cut, "left no usable evidence: the check's own evidence is missing or broken"),
+    ],
+)
+def test_a_check_of_the_same_lane_that_broke_off_is_no_reference(
+    run: RunDir, reference: Callable[[RunDir], LaneRecord], reason: str
+) -> None:
+    """Nothing of the lane has been judged yet."""
+    found = cut_off(_asked_after("pause-resume"), reference(run), run)
+    assert reason in found
+    assert bool(found) == bool(reason)
+
+
+def test_a_reference_of_another_lane_is_not_asked_again(run: RunDir) -> None:
+    (check,) = planned("tight", JUDGED).checks
+    assert cut_off(check, LaneRecord(name="tight"), run) == ""
+    assert cut_off(parse_check("smoke", {}), LaneRecord(name="tight"), run) == ""
+
+
+def test_what_refers_to_a_check_that_broke_off_is_skipped(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through the lane itself: the first check stalls, the second refers to it, the third to the second."""
+    ran: list[str] = []
+
+    def collect(check: PlannedCheck, lane: Any, up: Any, shop: Any, record: LaneRecord, early: Any) -> None:
+        ran.append(check.name)
+        record.collect_findings[check.name] = [Finding(code=Code.STALLED, message="no answer within 600 s")]
+
+    nothing = contextlib.nullcontext
+    monkeypatch.setattr(lane_module, "collect", collect)
+    monkeypatch.setattr(lane_module, "deploy", lambda *_, **__: nothing())
+    monkeypatch.setattr(lane_module, "Early", lambda *_: nothing(SimpleNamespace(pulse=None, begin=None)))
+    for name in ("_lease", "assert_expected", "_write_fingerprint"):
+        monkeypatch.setattr(lane_module, name, lambda *_: None)
+    monkeypatch.setattr(lane_module, "resolved_otherwise", lambda *_: [])
+    shop = SimpleNamespace(
+        run=run,
+        up={},
+        ended={},
+        guard=None,
+        save=lambda record: None,
+        watcher=SimpleNamespace(note=lambda *_: None, lane_phase=lambda *_: None),
+    )
+    checks = {
+        "first": {"kind": "pause-resume"},
+        "second": {"kind": "pause-resume", "reference": "roomy/first"},
+        "third": {"kind": "pause-resume", "reference": "roomy/second"},
+        "smoke": {},
+    }
+    record = run_lane(planned("roomy", checks), cast("Workshop", shop), None)
+    assert ran == ["first", "smoke"]
+    judge_lane(run, record)
+    assert record.checks["second"].verdict is record.checks["third"].verdict is Verdict.SKIPPED
+    assert "check `first`, with whose answers" in record.checks["second"].findings[0].message
+
+
+def test_a_baseline_that_cannot_be_copied_fails_by_itself(run: RunDir) -> None:
+    class Earlier:
+        def take_over(self, lane: str, folder: Path) -> LaneRecord:
+            folder.mkdir()
+            raise HarnessError("no space left on device", code=Code.DISK_FULL)
+
+    lane = replace(planned("roomy", {"smoke": {}}), reuse=cast("Any", Earlier()))
+    record = run_lane(lane, cast("Workshop", SimpleNamespace(run=run)), None)
+    assert (record.status, [item.code for item in record.findings]) == ("failed", [Code.DISK_FULL])
+    judge_lane(run, record)
+    assert record.verdict is Verdict.INFRA
+
+
+@pytest.mark.parametrize(("gpus", "wait_s"), [(0, lane_module.CPU_WAIT_S), (4, 60.0)])
+def test_a_lane_with_gpus_in_hand_does_not_wait_long_for_cores(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch, gpus: int, wait_s: float
+) -> None:
+    asked: list[float] = []
+
+    def lease_cpus(count: int | None, wait_s: float, **_: Any) -> Any:
+        asked.append(wait_s)
+        raise HarnessError("no cores")
+
+    monkeypatch.setattr(lane_module, "lease_cpus", lease_cpus)
+    ports = SimpleNamespace(lease=lambda names: contextlib.nullcontext())
+    shop = SimpleNamespace(run=run, ports=ports, halt=Halt())
+    with contextlib.ExitStack() as stack, pytest.raises(HarnessError):
+        lane_module._lease(planned("roomy", {}, gpus=gpus), cast("Workshop", shop), stack, None)
+    assert asked == [wait_s]

@@ -3,6 +3,9 @@
 import json
 from typing import Any
 
+import pytest
+
+from harness.accuracy.listing import listed
 from harness.codes import Code
 from harness.evidence.record import CheckResult, FilterStats, LaneRecord, PairResult, RunRecord, ServerRecord
 from harness.findings import Finding
@@ -170,3 +173,44 @@ def test_the_commit_of_the_harness_stands_beside_its_version() -> None:
     assert "run       r1 (started), harness 0 (0123456789ab-dirty)\n" in page
     assert "harness 0\n" in render_run(_record(), "x")
     assert summary_json(_record(harness_revision="abc"))["harness"] == {"version": "0", "revision": "abc"}
+
+
+def _many(number: int, where: str = "") -> list[Finding]:
+    found = [Finding(code=Code.SCORE_MISMATCH, message=f"{index} differs") for index in range(number)]
+    return listed(found, where)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"findings": _many(5)}, "... and 2 more SCORE_MISMATCH of run (all in run.json)"),
+        (
+            {"lanes": {"a": LaneRecord(name="a", findings=_many(5))}},
+            "... and 2 more SCORE_MISMATCH of a (all in run.json)",
+        ),
+        (
+            {
+                "lanes": {
+                    "a": LaneRecord(
+                        name="a", checks={"c": CheckResult(verdict=Verdict.FAIL, findings=_many(50))}
+                    )
+                }
+            },
+            "... and 47 more SCORE_MISMATCH of a/c (all in its findings.jsonl)",
+        ),
+        (
+            {"pairs": {"p": PairResult(verdict=Verdict.FAIL, findings=_many(50))}},
+            "... and 47 more SCORE_MISMATCH of pair p (all in its findings.jsonl)",
+        ),
+    ],
+)
+def test_many_alike_name_the_file_that_has_them_all(fields: dict[str, Any], sentence: str) -> None:
+    assert sentence in render_run(_record(**({"lanes": {}, "pairs": {}} | fields)), "runs/r1")
+
+
+def test_the_findings_of_both_sides_are_counted() -> None:
+    result = PairResult(verdict=Verdict.FAIL, findings=[*_many(50, "baseline"), *_many(30, "candidate")])
+    page = render_compare("a", "b", None, result)
+    assert "... and 77 more SCORE_MISMATCH of compare (--out keeps all)" in page
+    result = PairResult(verdict=Verdict.FAIL, findings=[*_many(50, "baseline"), *_many(4, "candidate")])
+    assert "... and 51 more SCORE_MISMATCH" in render_compare("a", "b", None, result)

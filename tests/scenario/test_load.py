@@ -238,6 +238,8 @@ def test_problems_beside_the_lanes(tmp_path: Path, rest: str, problem: str) -> N
         ),
         ("checks: {gsm8k: 5}", "4:21: `checks.gsm8k`: expected a mapping, got `5`."),
         ("checks: {a/b: {kind: gsm8k}}", "4:14: check name `a/b` is no safe directory name"),
+        ("checks: {ready: {kind: gsm8k}}", "4:14: check name `ready` is taken by a folder or a phase"),
+        ("checks: {Scratch: {kind: gsm8k}}", "4:14: check name `Scratch` is taken by a folder or a phase"),
         ("description: [x]", "4:18: `description`: expected text, got a list."),
     ],
 )

@@ -5,8 +5,6 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
 
 from harness.engines.answers import reading, strange
 from harness.engines.arguments import ArgumentList
@@ -26,42 +24,18 @@ from harness.engines.client import Client, RequestFailed
 from harness.engines.environment import LOOPBACK, server_environment
 from harness.engines.flags import given, render
 from harness.engines.lightllm.answers import generation, parameters
-from harness.engines.lightllm.config import comparable, log_says, logged_arguments
+from harness.engines.lightllm.config import comparable, log_says, logged_arguments, server_info
 from harness.engines.lightllm.facts import log_facts
 from harness.engines.lightllm.log import GRAMMAR
+from harness.engines.lightllm.nodes import MUST_AGREE, NODES, node_arguments, node_problems
+from harness.engines.lightllm.package import PACKAGE
 from harness.engines.lightllm.rules import SINCE, start_problems, too_new
 from harness.engines.lightllm.traces import LightllmTraces, leftovers_of
 from harness.engines.metrics import counters, parse
-from harness.engines.python_engine import ONE_PLACE, PythonEngine
 from harness.engines.sizes import product, told
 from harness.errors import ConfigError, TargetError
 from harness.scenario.model import FlagValue, Scalar
 
-ONE_MACHINE = (
-    "a lane's servers run on this machine; a LightLLM of several nodes waits for ever for the others"
-)
-OTHER_ANSWERS = "its answers have another form, which is not read here"
-PACKAGE = PythonEngine(
-    name="lightllm",
-    distributions=("lightllm",),
-    remedy="put a checkout on PYTHONPATH",
-    owned=(
-        *("--model_dir", "--model_name", "--host", "--port", "--nccl_port"),
-        *("--run_mode", "--pd_master_ip", "--pd_master_port"),
-    ),
-    refused={
-        "--hypercorn_config": ONE_PLACE,
-        "--performance_mode": "it quietly replaces the batch, chunk and graph sizes; write those out",
-        **dict.fromkeys(("--nnodes", "--node_rank", "--nccl_host"), ONE_MACHINE),
-        **dict.fromkeys(("--config_server_host", "--use_config_server_to_init_nccl"), ONE_MACHINE),
-        **dict.fromkeys(("--use_tgi_api", "--use_reward_model"), OTHER_ANSWERS),
-        "--metric_gateway": "nothing is told to anybody during a run",
-    },
-    fakes=("DEBUG_HEALTHCHECK_RETURN_FAIL",),
-    parser_file="server/api_cli.py",
-)
-NODES = ("prefill", "decode")
-RUN_MODES = {"normal": "normal", "prefill": "prefill", "decode": "decode", "master": "pd_master"}
 # Tokens. Fewer are computed, not copied from the CPU tier, although the log tells a hit.
 LEAST_COPIED, LEAST_PROMPT = 128, 256
 RESERVED = 36  # tokens of the KV cache that no request is given
@@ -86,18 +60,7 @@ class Lightllm:
     name = "lightllm"
     roles: tuple[str, ...] = ("normal", "prefill", "decode", "master")
     grammar = GRAMMAR
-    must_agree: Mapping[str, tuple[str, ...]] = {
-        "max_req_total_len": (*NODES, "master"),
-        **dict.fromkeys(("max_image_pixels", "disable_image_resize"), ("prefill", "master")),
-        **dict.fromkeys(
-            (
-                *("model", "dtype", "kv_dtype", "page_size", "hit_unit", "tp"),
-                *("mtp_mode", "mtp_step", "linear_att_ssm_data_type"),
-            ),
-            (*NODES, "normal"),
-        ),
-        **dict.fromkeys(("pd_trans_mode", "pd_kv_page_size", "pd_kv_page_num"), NODES),
-    }
+    must_agree = MUST_AGREE
     pausing: Pausing | None = Pausing(
         word="pause",
         logs_requests=True,
@@ -119,12 +82,7 @@ class Lightllm:
         command += ["--host", launch.host, "--port", str(launch.ports["http"])]
         if "nccl" in launch.ports:
             command += ["--nccl_port", str(launch.ports["nccl"])]
-        if launch.role != "normal":
-            command += ["--run_mode", RUN_MODES.get(launch.role, launch.role)]
-        if launch.role in NODES and (master := launch.peers.get("master")):
-            address = urlsplit(master)
-            command += ["--pd_master_ip", str(address.hostname), "--pd_master_port", str(address.port)]
-        return command + render(launch.flags)
+        return command + node_arguments(launch) + render(launch.flags)
 
     def environment(self, launch: Launch) -> dict[str, str]:
         environment = {
@@ -148,14 +106,7 @@ class Lightllm:
             if given(launch.flags, flag) is not None:
                 found.append(f"this LightLLM does not know {flag}; it needs {SINCE[flag]} ({source})")
         found += start_problems(launch.role, launch.flags, launch.model_path)
-        if launch.role in NODES and "master" not in launch.peers:
-            found.append(f"a {launch.role} node needs a server with the role `master` in its lane")
-        if launch.role in NODES and launch.host in LOOPBACK.split(","):
-            found.append(
-                f"a {launch.role} node ends itself on {launch.host}: it needs a network card's address "
-                "(`host:` of the server; in the shipped scenarios --set params.NODE_IP=...)"
-            )
-        return found
+        return found + node_problems(launch)
 
     def gpus_used(self, launch: Launch) -> Told | None:
         """`--tp` counts all of them, `--dp` divides it."""
@@ -178,14 +129,14 @@ class Lightllm:
     def served_model(self, client: Client) -> ServedModel:
         info = client.get_json("/get_model_name", timeout_s=10)
         models = client.get_json("/v1/models", timeout_s=10)
-        settings = _server_info(client) or {}
+        settings = server_info(client) or {}
         with reading(self.name, client, "/get_model_name", info):
             length = models["data"][0].get("max_model_len")
             path = settings.get("model_dir")
             return ServedModel(name=info["model_name"], max_length=length, path=path)
 
     def effective_config(self, client: Client, log: Path) -> dict[str, Scalar | None]:
-        answer = _server_info(client)
+        answer = server_info(client)
         settings = logged_arguments(log) if answer is None else answer
         if settings is None:
             raise TargetError(
@@ -279,13 +230,3 @@ class Lightllm:
         if not found:
             raise strange(self.name, client, "/metrics", text)
         return found
-
-
-def _server_info(client: Client) -> Any:
-    """All resolved arguments; None from a LightLLM that does not tell them."""
-    try:
-        return client.get_json("/get_server_info", timeout_s=30)
-    except RequestFailed as error:
-        if error.status != 404:
-            raise
-        return None

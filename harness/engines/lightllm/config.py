@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.engines.answers import flatten, without
+from harness.engines.client import Client, RequestFailed
 from harness.engines.lightllm.rules import is_hybrid
 from harness.host.logs import clean
 from harness.scenario.model import Scalar
@@ -89,6 +90,16 @@ def logged_arguments(log: Path) -> dict[str, Any] | None:
                 text += "\n" + _PREFIX.sub("", more)
             return _parsed(text)
     return None
+
+
+def server_info(client: Client) -> Any:
+    """All resolved arguments; None from a LightLLM that does not tell them."""
+    try:
+        return client.get_json("/get_server_info", timeout_s=30)
+    except RequestFailed as error:
+        if error.status != 404:
+            raise
+        return None
 
 
 def _parsed(text: str) -> dict[str, Any] | None:

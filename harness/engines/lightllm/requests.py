@@ -46,22 +46,18 @@ class Received:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finished:
-    """A prompt's last line. `fields` has every number of it under LightLLM's own name.
+    """A prompt's last line.
 
     `cached` has no tiers where the release, or a P/D master, tells the sum alone. Of a prompt that was paused
-    it is the hit at its last recovery. `tokens_per_step` is 1.0 without speculation.
+    it is the hit at its last recovery.
     """
 
     line: int
     request_id: str
     engine_id: int
-    prompt_tokens: int
-    generated: int
     first_token_ms: float | None
     cached: CachedTokens
     accept: AcceptCounters | None
-    tokens_per_step: float | None
-    fields: Mapping[str, float]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,13 +149,9 @@ def _finished(number: int, match: re.Match[str]) -> Finished:
         line=number,
         request_id=match["request"],
         engine_id=int(match["engine"]),
-        prompt_tokens=int(fields.get("prompt_token_num", 0)),
-        generated=int(fields.get("out_token_counter", 0)),
         first_token_ms=fields.get("first_token_cost"),
         cached=CachedTokens(total=total, device=tiers[0], host=tiers[1], storage=tiers[2]),
         accept=_accepted(fields),
-        tokens_per_step=fields.get("mtp_avg_token_per_step"),
-        fields=fields,
     )
 
 

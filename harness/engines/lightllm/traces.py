@@ -5,7 +5,6 @@ carry it. The CPU cache is a System V segment, whose number is in the log.
 """
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -15,7 +14,6 @@ _ID = r"[0-9a-f]{16}_(?:\d+|pd_master)"
 _STAMP = r"^[A-Z]+ \d\d-\d\d \d\d:\d\d:\d\d \[[^\]\s]+:\d+\] "
 _SOCKETS = re.compile(rf"{_STAMP}(?:zmq mode head: |all start args:.*\bzmq_mode\W+)ipc:///tmp/_({_ID})_")
 _SEGMENT = re.compile(rf"{_STAMP}Shared memory ID: (\d+)$")
-_TITLE = re.compile(rf"lightllm::({_ID})::\w+")
 _PLACES = ("/dev/shm", "/tmp")  # noqa: S108 - where LightLLM has them
 
 
@@ -38,11 +36,10 @@ class LightllmTraces:
         )
 
 
-def leftovers_of(log: Path, titles: Iterable[str] = ()) -> LightllmTraces:
-    """From a server's log, which names the id once its arguments are checked and before any child is there;
-    and from the titles that its processes had (`lightllm::<id>::router_server`). A log that is gone, or too
-    short, gives nothing."""
-    ids = {match[1] for title in titles if (match := _TITLE.match(title))}
+def leftovers_of(log: Path) -> LightllmTraces:
+    """From a server's log, which names the id once its arguments are checked and before any child is there. A
+    log that is gone, or too short, gives nothing."""
+    ids: set[str] = set()
     segments: set[int] = set()
     try:
         with log.open(encoding="utf-8", errors="replace", newline="\n") as file:

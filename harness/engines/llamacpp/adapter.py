@@ -1,19 +1,15 @@
 """llama.cpp: the embedded server of the `xllamacpp` wheel, or the user's own `llama-server`."""
 
-import hashlib
 import os
-import shutil
 import time
 from collections.abc import Iterable, Mapping
 from math import ceil
 from pathlib import Path
 from typing import Any
 
-from harness.engines.answers import flatten, reading, without
+from harness.engines.answers import reading
 from harness.engines.arguments import ArgumentList
 from harness.engines.base import (
-    AcceptCounters,
-    CachedTokens,
     GenerateRequest,
     Generation,
     KvCapacity,
@@ -29,34 +25,21 @@ from harness.engines.cache_sizes import number, whole_units
 from harness.engines.client import Client
 from harness.engines.environment import server_environment
 from harness.engines.flags import given, render
+from harness.engines.llamacpp.answers import generation, told_of
 from harness.engines.llamacpp.config import from_log
 from harness.engines.llamacpp.flags import ask, embedded, flag_problems, inherited_flags, of_program
 from harness.engines.llamacpp.llama_server import BY_NAME
 from harness.engines.llamacpp.log import GRAMMAR, HOST_LOAD
+from harness.engines.llamacpp.program import PACKAGE, PROGRAM, model_problems, program_of, program_problems
 from harness.engines.metrics import scrape
-from harness.engines.python_engine import PythonEngine
 from harness.engines.sizes import told, whole
 from harness.errors import ConfigError
-from harness.host.paths import expanded, is_folder
 from harness.scenario.model import FlagValue, Scalar
 
-PROGRAM = Path(__file__).with_name("llama_server.py")
-VARIABLE = "HARNESS_LLAMACPP_BINARY"
-PACKAGE = PythonEngine(
-    name="llamacpp",
-    distributions=("xllamacpp",),
-    remedy="pip install xllamacpp",
-    owned=(),
-    refused={},
-    fakes=(),
-)
 VERBOSITY = 4  # the least that logs KV types, cache saves and reloads
 SHORT_PROMPT = 64  # tokens
 CONTEXT_STEP = 256  # tokens: a slot's context is a multiple of it
 THREADS = BY_NAME["--threads"].names
-# Entries of /props that are the harness's own, differ from start to start, or are told elsewhere.
-LEFT_OUT = ("model_alias", "model_path", "media_marker", "is_sleeping", "chat_template", "*.n_ctx", "ui*")
-FINISH_REASONS = {"eos": "stop", "word": "stop", "limit": "length"}
 
 
 class LlamaCpp:
@@ -85,7 +68,7 @@ class LlamaCpp:
         return ("http",)
 
     def argv(self, launch: Launch) -> list[str]:
-        program = _program(launch)
+        program = program_of(launch)
         # -P: the folder of the script holds modules of the harness, named like packages of others.
         command = [program] if program else [PACKAGE.interpreter(launch), "-P", str(PROGRAM)]
         command += ["--model", launch.model_path, "--alias", launch.served_name]
@@ -104,7 +87,7 @@ class LlamaCpp:
         return {**environment, **launch.env}
 
     def problems(self, launch: Launch) -> list[str]:
-        found = self._program_problems(launch) + _model_problems(launch.model_path)
+        found = program_problems(launch) + model_problems(launch.model_path)
         if "," in launch.served_name:
             found.append(
                 f"the served name {launch.served_name} has a comma, which llama.cpp takes for two names"
@@ -128,11 +111,11 @@ class LlamaCpp:
 
     def arguments(self, launch: Launch) -> ArgumentList:
         """What its command line accepts, and where that is known from."""
-        program = _program(launch)
+        program = program_of(launch)
         return of_program(program) if program else embedded(self.version(launch))
 
     def version(self, launch: Launch) -> str:
-        program = _program(launch)
+        program = program_of(launch)
         if program is None:
             return PACKAGE.version(launch) or "unknown"
         said = (line.removeprefix("version: ") for line in ask(program, "--version").splitlines())
@@ -152,7 +135,7 @@ class LlamaCpp:
         models = client.get_json("/v1/models", timeout_s=30)
         props = client.get_json("/props", timeout_s=30)
         with reading(self.name, client, "/props", props):
-            return {**_told(models["data"][0]["meta"], props), **from_log(log)}
+            return {**told_of(models["data"][0]["meta"], props), **from_log(log)}
 
     def generate(self, client: Client, request: GenerateRequest) -> Generation:
         """Raises ConfigError for a minimum of tokens without `ignore_eos`: llama.cpp has no such thing."""
@@ -174,7 +157,7 @@ class LlamaCpp:
         answer = client.post_json("/completion", body, headers=headers)
         latency = time.perf_counter() - start
         with reading(self.name, client, "/completion", answer):
-            return _generation(answer, latency)
+            return generation(answer, latency)
 
     def expected_hit(self, tokens: int, config: Mapping[str, Scalar | None]) -> int:
         """All but the last token: it has no pages."""
@@ -222,73 +205,3 @@ class LlamaCpp:
     def counters(self, client: Client) -> dict[str, float]:
         """`llamacpp:prompt_tokens_cached_total`, `llamacpp:spec_decode_num_accepted_tokens_total`, ..."""
         return scrape(self.name, client)
-
-    def _program_problems(self, launch: Launch) -> list[str]:
-        program = _program(launch)
-        if program is not None:
-            if shutil.which(program) is None:
-                return [f"there is no program {program}; mend `binary:` or {VARIABLE}"]
-            return []
-        python = PACKAGE.interpreter(launch)
-        if shutil.which(python) is None:
-            return [f"there is no interpreter {python}; mend `python:` or {PACKAGE.variable}"]
-        if PACKAGE.version(launch) is None:
-            other = f"name a llama-server with `binary:` or {VARIABLE}"
-            return [f"{python} has no xllamacpp; {PACKAGE.remedy}, or {other}"]
-        return []
-
-
-def _program(launch: Launch) -> str | None:
-    """The user's llama-server: a path, or a name on the PATH; None for the embedded one."""
-    named = launch.binary or os.environ.get(VARIABLE)
-    if not named:
-        return None
-    path = expanded(named)
-    return str(path.absolute()) if len(path.parts) > 1 else named
-
-
-def _model_problems(path: str) -> list[str]:
-    file = Path(path)
-    if is_folder(file):
-        return [f"{path} is a directory; llama.cpp serves one GGUF file"]
-    try:
-        with file.open("rb") as handle:
-            magic = handle.read(4)
-    except OSError as error:
-        return [f"the model file {path} cannot be read: {error.strerror}"]
-    except ValueError as error:  # a zero byte in the name
-        return [f"the model file {path} cannot be read: {error}"]
-    return [] if magic == b"GGUF" else [f"{path} is no GGUF file (a pointer, or half a download?)"]
-
-
-def _told(meta: Any, props: Any) -> dict[str, Scalar | None]:
-    """What the server says of itself."""
-    settings = props["default_generation_settings"]
-    server = {key: value for key, value in props.items() if key != "default_generation_settings"}
-    return {
-        "kv_dtype": None,  # the log tells
-        "max_length": settings["n_ctx"],
-        "n_parallel": server.pop("total_slots"),
-        "chat_template_sha256": hashlib.sha256(props.get("chat_template", "").encode()).hexdigest()[:16],
-        **without(flatten({**server, "model": meta, "sampling": settings["params"]}), LEFT_OUT),
-    }
-
-
-def _generation(answer: Any, latency: float) -> Generation:
-    timings = answer["timings"]
-    accept = None
-    if "draft_n" in timings:
-        accept = AcceptCounters(proposed=timings["draft_n"], accepted=timings["draft_n_accepted"])
-    return Generation(
-        text=answer["content"],
-        ids=tuple(answer["tokens"]),
-        finish_reason=FINISH_REASONS.get(answer["stop_type"], "error"),
-        prompt_tokens=answer["tokens_evaluated"],
-        completion_tokens=answer["tokens_predicted"],
-        cached=CachedTokens(total=timings.get("cache_n")),
-        accept=accept,
-        latency_s=latency,
-        first_token_s=latency - timings["predicted_ms"] / 1000,  # prompt_ms leaves out loads from the host
-        logprobs=tuple(token["logprob"] for token in answer.get("completion_probabilities") or ()),
-        raw=answer,
-    )

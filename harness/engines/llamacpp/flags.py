@@ -59,9 +59,15 @@ def ask(program: str, flag: str) -> str:
     """What the program prints for `--help` or `--version`; empty when it cannot be run."""
     try:
         done = subprocess.run(
-            [program, flag], capture_output=True, text=True, errors="replace", timeout=HELP_TIMEOUT_S, cwd="/"
+            [program, flag],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=HELP_TIMEOUT_S,
+            cwd="/",
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except (OSError, ValueError, subprocess.TimeoutExpired):  # ValueError: a zero byte in the name
         return ""
     return done.stdout + done.stderr
 

@@ -59,6 +59,8 @@ TP, PP, DP = (
 # With these the GPUs are not simply as many as ranks.
 SPREAD = ("--nnodes", "--base-gpu-id", "--gpu-id-step", "--dwdp-size")
 KEPT = 2  # tokens of the context and of the pool that no request is given
+# Drafters that read hidden states: the prefix tree then keeps pairs of tokens, one fewer than tokens.
+PAIRING = frozenset({"EAGLE", "EAGLE3", "NEXTN", "FROZEN_KV_MTP"})
 DISTRIBUTED = 7  # data-parallel attention: the rendezvous and the six ports behind it
 
 
@@ -204,8 +206,9 @@ class Sglang:
             return generation(answer, latency)
 
     def expected_hit(self, tokens: int, config: Mapping[str, Scalar | None]) -> int:
-        """Whole pages."""
-        return whole_units(tokens, number(config, "page_size"))
+        """Whole pages; of the pairs of tokens, where the drafter is one of PAIRING."""
+        paired = str(config.get("speculative_algorithm")).upper() in PAIRING
+        return whole_units(tokens - paired, number(config, "page_size"))
 
     def expected_reload(self, tokens: int, config: Mapping[str, Scalar | None]) -> int:
         """Whole pages, of a server with HiCache."""

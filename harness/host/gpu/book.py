@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.errors import ConfigError, HarnessError
@@ -113,13 +113,11 @@ class GpuBook:
         *,
         suitable: Callable[[Gpu], bool] = _any,
         link: Link = Link.UNKNOWN,
-        without: Collection[str] = (),
     ) -> tuple[Gpu, ...]:
         """For plans: what `lease` would give now, else what it would give on an idle machine; empty when
-        there is no such group. Nothing is locked. `without` are UUIDs that the plan gave away already.
-        """
+        there is no such group. Nothing is locked."""
         wish = _Wish(count, suitable, link)
-        candidates = [gpu for gpu in self._candidates(wish) if gpu.uuid not in without]
+        candidates = self._candidates(wish)
         idle = [gpu for gpu in candidates if not self.in_the_way(gpu)]
         return self._group(idle, wish) or self._group(candidates, wish)
 
@@ -151,7 +149,7 @@ class GpuBook:
         no computing process, and memory within 256 MiB of before. Looks again until so, `patience_s` seconds
         at most for all GPUs together. A GPU that is not released is a finding (RELEASE_GPU; GPU_UNREADABLE
         when it cannot be read) and is quarantined for the rest of the run (GPU_QUARANTINED). A described
-        machine cannot be verified: no finding, and `lease.verified` stays False.
+        machine cannot be verified: no finding.
         """
         if not lease.measurable:
             return []
@@ -161,7 +159,6 @@ class GpuBook:
         for gpu, why in remaining.items():
             self.quarantine(gpu, why.text)
             findings += release.findings(gpu, why, patience_s)
-        lease.verified = not remaining
         return findings
 
     def _take(self, wish: _Wish) -> GpuLease | None:

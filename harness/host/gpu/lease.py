@@ -12,12 +12,10 @@ class GpuLease(locks.Holding):
     """GPUs by index, ours until released; a context manager.
 
     `before` is the memory in MiB that each UUID showed when it was leased. `measurable` is False on a
-    machine that is only described. `verified` becomes True when `GpuBook.verify_released` found everything
-    given back.
+    machine that is only described.
     """
 
     gpus: tuple[Gpu, ...]
     before: Mapping[str, int] = field(default_factory=dict)
     measurable: bool = True
-    verified: bool = False
     _locks: list[locks.Lock] = field(default_factory=list, repr=False)
