@@ -455,6 +455,17 @@ def test_the_small_pool_is_the_scenario_s(scenario: Scenario, lane: str, setting
     assert options(words) == options(planned(scenario, lane))
 
 
+def test_a_device_hit_and_a_reload_leave_the_same_to_compute(scenario: Scenario) -> None:
+    """Else they could differ by batch shape alone, and the control, a second device hit, would not tell."""
+    lane = scenario.lanes["cpu-cache"]
+    flags = lane.servers[0].flags
+    page = int(str(flags["--linear_att_hash_page_size"]))
+    cpu_page = page * int(str(flags["--linear_att_page_block_num"]))
+    tokens = lane.checks["cpu-reload"]["length"]
+    assert tokens == scenario.lanes["pause"].checks["reload-control"]["length"]
+    assert (tokens - 1) // page * page == (tokens - 1) // cpu_page * cpu_page
+
+
 def test_prefill_decode_and_master_are_the_scenario_s(scenario: Scenario) -> None:
     commands = nodes(LLM_KV_TYPE="fp8kv_dsa")
     for number, spec in enumerate(scenario.lanes["pd"].servers):

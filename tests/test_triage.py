@@ -11,7 +11,8 @@ import pytest
 
 from harness.errors import ConfigError
 from harness.logscan import LogScanner
-from harness.triage import ADVICE, GRAMMARS, clock, recognise, triage
+from harness.logscan.advice import ADVICE
+from harness.triage import GRAMMARS, clock, recognise, triage
 
 LOGS = Path(__file__).parent / "data" / "logs"
 

@@ -5,13 +5,13 @@ import os
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from harness.deploy.readiness import Ready, wait_ready
-from harness.deploy.release import verify_released
+from harness.deploy.release import owner_of, verify_released
 from harness.deploy.server import RunningServer
 from harness.engines.base import Engine, Launch
 from harness.engines.client import Client
@@ -22,7 +22,7 @@ from harness.evidence.record import ServerRecord
 from harness.findings import Code, Finding
 from harness.host.guard import Guard
 from harness.host.ports import listener
-from harness.host.process import ManagedProcess
+from harness.host.process import ManagedProcess, StopOutcome
 from harness.host.redact import redact_argv, redact_env, redact_settings, secret_values, telling
 from harness.host.scrub import scrub
 from harness.host.shm import ShmSnapshot, snapshot, used_by
@@ -82,13 +82,15 @@ def deploy(
     watcher: Watcher,
     pulse: Callable[[], None] = lambda: None,
     launched: Callable[[], None] = lambda: None,
+    neighbours: Callable[[], Sequence[Deployment]] = tuple,
 ) -> Iterator[None]:
     """Start every server and wait until each truly serves; on leaving, stop all and verify the release.
 
     Fills the empty `up` as it goes, so that a start that failed half-way is on record too. Whatever happens
     inside, every started process is stopped; the first error is the one that is seen. `launched` is called
-    once when all processes run, `pulse` again and again while somebody waits. Raises TargetError or
-    HarnessError, and whatever those two raise. What the release left behind is in `up.findings`.
+    once when all processes run, `pulse` again and again while somebody waits; `neighbours` are the other
+    lanes of the run, whose leftovers are not this one's. Raises TargetError or HarnessError, and whatever
+    those two raise. What the release left behind is in `up.findings`.
     """
     before = snapshot()
     lane = launches[0][1].lane
@@ -109,11 +111,12 @@ def deploy(
         yield
         up.assert_alive()  # one that ended by itself after the last check did not hold out
     finally:
-        _take_down(up, launches[0][1], before, grace_s=timeouts.stop_s, watcher=watcher)
+        release = partial(_release, up, before, neighbours)
+        _take_down(up, launches[0][1], release, grace_s=timeouts.stop_s, watcher=watcher)
 
 
 def _take_down(
-    up: Deployment, first: Launch, before: ShmSnapshot, *, grace_s: float, watcher: Watcher
+    up: Deployment, first: Launch, release: Callable[[], None], *, grace_s: float, watcher: Watcher
 ) -> None:
     """Stop all, verify the release, clear up; each step is tried whatever the others raise."""
     began = time.monotonic()
@@ -122,10 +125,22 @@ def _take_down(
         steps.callback(shutil.rmtree, first.scratch, ignore_errors=True)
         steps.callback(_scrub, up, first.folder)
         steps.callback(lambda: up.phases.update(stop=time.monotonic() - began))
-        steps.callback(lambda: up.findings.extend(verify_released(up.servers, before, up.shm)))
+        steps.callback(release)
         steps.callback(_stop_all, up, grace_s)
         steps.callback(_note_shm, up)
         steps.callback(watcher.lane_phase, first.lane, "stopping")
+
+
+def _release(up: Deployment, before: ShmSnapshot, neighbours: Callable[[], Sequence[Deployment]]) -> None:
+    """The phase `release` stands in the record only if all of it was verified."""
+    began = time.monotonic()
+
+    def foreign(names: Collection[str]) -> list[str]:
+        others = [owner_of(tuple(other.servers), frozenset(other.shm)) for other in neighbours()]
+        return [name for name in names if any(owns(name) for owns in others)]
+
+    up.findings.extend(verify_released(up.servers, before, up.shm, foreign))
+    up.phases["release"] = time.monotonic() - began
 
 
 def _start(
@@ -221,6 +236,7 @@ def _write_command(launch: Launch, argv: list[str], env: Mapping[str, str], *, a
 def _stop_all(up: Deployment, grace_s: float) -> None:
     """Reverse order, every one tried; how each ended is recorded."""
     for server, record in reversed(list(zip(up.servers, up.records, strict=False))):
+        dead = server.process.poll() is not None
         try:
             outcome = server.process.stop(grace_s)
         except (OSError, Problem) as error:
@@ -230,6 +246,17 @@ def _stop_all(up: Deployment, grace_s: float) -> None:
         record.exit_code = outcome.exit_code
         record.stop = outcome.how
         if outcome.forced:
-            pids = ", ".join(map(str, outcome.forced))
-            message = f"{server.role} did not end on SIGTERM within {grace_s:.0f} s; killed: pid {pids}"
-            up.findings.append(Finding(code=Code.FORCED_KILL, message=message, where=str(server.log)))
+            up.findings.append(_forced(server, outcome, dead=dead))
+
+
+def _forced(server: RunningServer, outcome: StopOutcome, *, dead: bool) -> Finding:
+    """Whom SIGKILL was needed for: the server, or what it had started. `dead`: before the stop."""
+    pids = ", ".join(map(str, outcome.forced))
+    if server.process.pid in outcome.forced:
+        what = f"server `{server.role}` did not end on SIGTERM: killed"
+    elif dead:
+        what = f"server `{server.role}` was dead already; processes that it left behind were killed"
+    else:
+        what = f"server `{server.role}` ended on SIGTERM, but processes that it had started did not: killed"
+    message = f"{what} (pid {pids}; the stop took {outcome.seconds:.1f} s)"
+    return Finding(code=Code.FORCED_KILL, message=message, where=str(server.log))

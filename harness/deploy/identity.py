@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from harness.engines.base import Launch
@@ -35,13 +35,18 @@ WHOLE_FILE_LIMIT = 1 << 30
 
 
 def lane_fingerprint(
-    lane: Lane, launches: Sequence[Launch], records: Sequence[ServerRecord]
+    lane: Lane,
+    launches: Sequence[Launch],
+    records: Sequence[ServerRecord],
+    digest: Callable[[Path], str] | None = None,
 ) -> dict[str, Scalar | None]:
     """Flat keys; those of a lane with several servers carry the role in front (`decode.flags.--tp`). Secrets
-    are masked, so two lanes that differ in nothing but a key are equal."""
+    are masked, so two lanes that differ in nothing but a key are equal. `digest` stands in for the identity
+    of weights where reading them takes too long."""
+    identity = digest or model_digest
     keys: dict[str, Scalar | None] = {
         "engine": lane.engine,
-        "model.digest": model_digest(Path(launches[0].model_path)),
+        "model.digest": identity(Path(launches[0].model_path)),
         "host.machine": platform.machine(),
         "host.cpu": cpu_model(),
     }
@@ -57,7 +62,7 @@ def lane_fingerprint(
                 continue
             keys[f"{front}flags.{flag}"] = json.dumps(value) if isinstance(value, list) else value
             if isinstance(value, str) and value != launch.model_path and _is_read(value):
-                keys[f"{front}flags.{flag}.digest"] = model_digest(Path(value))  # a drafter, a calibration
+                keys[f"{front}flags.{flag}.digest"] = identity(Path(value))  # a drafter, a calibration
         for name, text in {**_inherited(), **record.env}.items():
             if name not in LOCATION_ENV:
                 keys[f"{front}env.{name}"] = text

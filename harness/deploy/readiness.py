@@ -189,8 +189,7 @@ def _check_joined(deadline: Deadline, server: RunningServer, missing: Sequence[R
     raise TargetError(
         f"{names} did not join the {server.role} of lane `{server.launch.lane}` within {limit}",
         cause="the nodes' settings differ, they cannot reach its address, or they know another one",
-        fix=f"compare the commands of the servers; last lines of {missing[0].log.name}:\n"
-        f"{missing[0].log_tail()}",
+        fix=f"compare the commands of the servers{missing[0].last_words()}",
         evidence=", ".join(str(node.log) for node in missing),
         code=Code.PD_NOT_JOINED,
     )
@@ -208,7 +207,7 @@ def _check(deadline: Deadline, server: RunningServer) -> None:
     raise TargetError(
         f"{server.engine.name} server `{server.launch.lane}` was not ready after {limit}; {last}",
         cause="; ".join(seen) or "it hangs, or it loads more slowly than the scenario allows",
-        fix=f"raise timeouts.start_s if it was still working; last lines of its log:\n{server.log_tail()}",
+        fix=f"raise timeouts.start_s if it was still working{server.last_words()}",
         evidence=str(server.log),
         code=Code.START_TIMEOUT,
     )

@@ -1,7 +1,7 @@
 """One running server of a lane: its process, its log, and whether it is still well."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,8 +13,9 @@ from harness.host.logs import LogLine, LogTail, tail
 from harness.host.process import ManagedProcess
 from harness.host.redact import mask_known, redact_text
 from harness.logscan import FatalLine, LogScanner
+from harness.logscan.advice import ADVICE
+from harness.logscan.last_words import LINES_READ, last_words
 
-LOG_TAIL_LINES = 12
 LAST_WORDS_S = 2.0
 
 
@@ -85,11 +86,12 @@ class RunningServer:
         when = "while it was serving" if code is Code.SERVER_DIED else "before it was ready"
         what = f"{self._title()} ended {when}: {self.process.exit_description()}"
         if causes:
-            what += f" ({causes[0].cause}; {self.log.name}:{causes[0].line})"
+            kind = causes[0].cause.removesuffix(f": {causes[0].text}")  # an exception is told below
+            what += f" ({kind}; {self.log.name}:{causes[0].line})"
         return TargetError(
             what,
             cause=causes[0].text[:300] if causes else "not named in the log",
-            fix=f"last lines of its log:\n{self.log_tail()}",
+            fix=self._advice(causes) + self.last_words(causes),
             evidence=f"{self.log}:{causes[0].line}" if causes else str(self.log),
             code=code,
         )
@@ -123,9 +125,20 @@ class RunningServer:
             code=Code.PORT_TAKEN,
         )
 
-    def log_tail(self) -> str:
-        lines = tail(self.log, LOG_TAIL_LINES)
-        return "\n".join(f"    | {redact_text(line, self.secrets)[:300]}" for line in lines)
+    def _advice(self, causes: list[FatalLine]) -> str:
+        if causes and causes[0].cause in ADVICE:
+            return ADVICE[causes[0].cause]
+        if not causes and (self.process.poll() or 0) < 0:
+            return ADVICE["killed by signal"]
+        return f"read {self.log.name} from line {causes[0].line} on" if causes else f"read {self.log.name}"
+
+    def last_words(self, causes: Sequence[FatalLine] = ()) -> str:
+        """What the end of the log says beside the first of `causes`, as the end of a sentence; empty where
+        that is nothing."""
+        told = causes[0].text if causes else ""
+        lines = last_words(tail(self.log, LINES_READ), self.engine.grammar, told)
+        shown = [f"\n    | {redact_text(line, self.secrets)[:300]}" for line in lines]
+        return f"; last words of {self.log.name}:{''.join(shown)}" if shown else ""
 
     def _title(self) -> str:
         return f"{self.engine.name} server `{self.launch.lane}` ({self.role})"

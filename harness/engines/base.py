@@ -213,6 +213,10 @@ class Engine(Protocol):
         """What limits the tokens of one request, prompt and output together; nothing where no flag tells."""
         ...
 
+    def at_once(self, launch: Launch) -> tuple[Told, ...]:
+        """How many requests the server computes at the same time at most; nothing where no flag tells."""
+        ...
+
     def version(self, launch: Launch) -> str:
         """Version of the installed engine, or `unknown`. Read from its files; starts no server."""
         ...

@@ -1,5 +1,6 @@
 """Servers silently rewrite settings: what the scenario says, held against what the running server says."""
 
+import difflib
 from collections.abc import Mapping
 
 from harness.deploy.deployment import Deployment
@@ -17,19 +18,29 @@ def assert_expected(planned: PlannedLane, up: Deployment) -> None:
     """What the scenario relies on (`expect`) is read back from the server itself. Raises TargetError
     (CONFIG_REWRITTEN)."""
     for server, record in zip(planned.servers, up.records, strict=True):
-        wrong = []
-        for key, wanted in server.spec.expect.items():
-            found = record.effective_config.get(key)
-            if found is None or str(found).lower() != str(wanted).lower():
-                wrong.append(f"{key} is {found!r}, expected {wanted!r}")
-        if wrong:
+        config, expect = record.effective_config, server.spec.expect
+        unknown = [_no_such(key, config) for key in expect if key not in config]
+        wrong = [
+            f"{key} is {config[key]!r}, expected {wanted!r}"
+            for key, wanted in expect.items()
+            if key in config and str(config[key]).lower() != str(wanted).lower()
+        ]
+        if unknown or wrong:
+            causes = ["the server rewrote a setting, or does not tell it"] if wrong else []
+            causes += ["`expect` has a name that this version of the server does not use"] if unknown else []
+            told = "; ".join(unknown + wrong)
             raise TargetError(
-                f"the running {record.role} server is not configured as expected: {'; '.join(wrong)}",
-                cause="the server rewrote a setting, or does not tell it",
-                fix=f"compare with effective-config.{record.role}.json in the lane's folder",
+                f"the running {record.role} server is not configured as expected: {told}",
+                cause="; ".join(causes),
+                fix=f"compare with effective-config.{record.role}.json in the lane's folder: all names are there",
                 evidence=str(up.entry.log),
                 code=Code.CONFIG_REWRITTEN,
             )
+
+
+def _no_such(key: str, config: Mapping[str, Scalar | None]) -> str:
+    near = ", ".join(difflib.get_close_matches(key, config, 3))
+    return f"the server's configuration has no `{key}`" + (f" (nearest: {near})" if near else "")
 
 
 def resolved_otherwise(planned: PlannedLane, up: Deployment) -> list[Finding]:

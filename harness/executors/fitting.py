@@ -6,9 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from harness.checks.base import reference_of
+from harness.checks.cache_boundary import CacheBoundaryParams
+from harness.checks.pause_resume import PauseResumeParams
 from harness.checks.prompts import tokenizer_problem
 from harness.executors.planned import PlannedLane
 from harness.executors.planned_check import PlannedCheck
+from harness.host.cpus import cores
 
 Requests = Sequence[tuple[int, int]]  # tokens of the prompt, tokens of the output
 
@@ -25,6 +28,15 @@ def gpu_problems(planned: PlannedLane) -> Iterator[str]:
             )
 
 
+def cpu_problems(planned: PlannedLane) -> Iterator[str]:
+    """Servers that want more cores than there are. Several that want more together share them."""
+    most = len(cores())
+    for server in planned.servers:
+        if (wanted := server.spec.cpus or 0) > most:
+            has = f"this process may use {most} of this machine's"
+            yield f"{server.spec.role} leases {wanted} CPU cores (`cpus:`), and {has}: ask for fewer"
+
+
 def check_problems(planned: PlannedLane, lanes: Mapping[str, PlannedLane]) -> Iterator[str]:
     """Checks whose requests the lane's servers would not take, or whose prompts cannot be made."""
     limits = [
@@ -32,8 +44,17 @@ def check_problems(planned: PlannedLane, lanes: Mapping[str, PlannedLane]) -> It
         for server in planned.servers
         for limit in server.engine.limits(server.launch)
     ]
+    slots = [
+        (slot.number, f"{server.spec.role} runs {slot.number} at once ({slot.by})")
+        for server in planned.servers
+        for slot in server.engine.at_once(server.launch)
+    ]
     entry = planned.servers[-1]
     for check in planned.checks:
+        together, fewest = _together(check, planned), min(slots, default=(0, ""))
+        if 0 < fewest[0] < together:
+            asked = f"it asks {together} requests at once"
+            yield f"check `{check.name}`: {asked}, and {fewest[1]}: raise that, or ask fewer"
         requests = _requests(check, lanes)
         if not requests:
             continue
@@ -45,6 +66,15 @@ def check_problems(planned: PlannedLane, lanes: Mapping[str, PlannedLane]) -> It
         folder = Path(entry.launch.model_path)
         if problem := tokenizer_problem(folder, server_tells=entry.engine.tells_ids):
             yield f"check `{check.name}`: {problem}"
+
+
+def _together(check: PlannedCheck, planned: PlannedLane) -> int:
+    """Requests that must be computed at the same time, or the check does not show what it is for."""
+    if isinstance(check.params, CacheBoundaryParams) and check.params.together:
+        return len(check.params.lengths)
+    if isinstance(check.params, PauseResumeParams) and planned.servers[-1].engine.pausing is not None:
+        return check.params.concurrency
+    return 0
 
 
 def _requests(check: PlannedCheck, lanes: Mapping[str, PlannedLane]) -> Requests:

@@ -131,6 +131,7 @@ def _run(planned: PlannedLane, shop: Workshop, record: LaneRecord, gpus: GpuLeas
                 watcher=shop.watcher,
                 pulse=early.pulse,
                 launched=early.begin,
+                neighbours=lambda: [other for other in tuple(shop.up.values()) if other is not up],
             ):
                 assert_expected(planned, up)
                 record.findings += resolved_otherwise(planned, up)

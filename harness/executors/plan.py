@@ -13,12 +13,14 @@ from harness.engines import engine_of, roles_of
 from harness.engines.base import Launch
 from harness.errors import ConfigError
 from harness.executors import requirements
-from harness.executors.fitting import check_problems, gpu_problems
+from harness.executors.fitting import check_problems, cpu_problems, gpu_problems
+from harness.executors.known_parity import parity_problems
 from harness.executors.planned import Plan, PlannedLane, PlannedServer
-from harness.executors.planned_check import parse_check
+from harness.executors.planned_check import parse_check, with_time_limits
 from harness.executors.references import apart, pair_problems, reference_problems
 from harness.executors.reuse import EarlierRun, baselines_of, objections
 from harness.executors.schedule import Job, Schedule, pack
+from harness.executors.withheld import without_reference
 from harness.host.addresses import is_own_address
 from harness.host.gpu import Gpu, GpuBook, cuda_names
 from harness.host.paths import expanded, is_there
@@ -33,6 +35,7 @@ def make_plan(scenario: Scenario, ports: PortBook, gpus: GpuBook, earlier: Earli
 
     Baseline lanes are taken over from the `earlier` run where nothing speaks against it.
     """
+    scenario = with_time_limits(scenario)
     lanes: list[PlannedLane] = []
     found: list[tuple[str, str]] = []
     for lane in scenario.lanes.values():
@@ -40,16 +43,19 @@ def make_plan(scenario: Scenario, ports: PortBook, gpus: GpuBook, earlier: Earli
         if earlier is not None and lane.name in baselines_of(scenario) and not planned.skip:
             planned = _with_earlier(planned, earlier)
         lanes.append(planned)
-    lanes = apart(lanes)
+    lanes = without_reference(apart(lanes))
     by_name = {planned.lane.name: planned for planned in lanes}
     for name, planned in by_name.items():
         found += ((name, problem) for problem in _static_problems(planned))
         if not planned.skip:
             found += ((name, problem) for problem in _lane_problems(planned))
             found += ((name, problem) for problem in check_problems(planned, by_name))
-    circles = list(reference_problems(lanes))
+            if gpus.inventory.measurable:  # else it is another machine that is planned for
+                found += ((name, problem) for problem in cpu_problems(planned))
+    circles = list(reference_problems(lanes, scenario.left_out))
     found += circles
     found += pair_problems(scenario, lanes)
+    found += parity_problems(scenario, lanes)
     schedule = None if circles else _schedule(scenario, lanes, gpus)
     if schedule is not None:
         place = {name: index for index, name in enumerate(schedule.order)}

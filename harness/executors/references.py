@@ -1,6 +1,6 @@
 """What lanes and pairs say of one another: references that lead nowhere or round, pairs that cannot be."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from harness.checks.base import reference_of
@@ -8,8 +8,11 @@ from harness.executors.planned import PlannedLane
 from harness.scenario.model import Scenario
 
 
-def reference_problems(lanes: Sequence[PlannedLane]) -> Iterator[tuple[str, str]]:
-    """References to checks that are not there, or that go round in a circle."""
+def reference_problems(
+    lanes: Sequence[PlannedLane], left_out: Collection[str] = ()
+) -> Iterator[tuple[str, str]]:
+    """References to checks that are not there, or that go round in a circle. `left_out` are the lanes of the
+    scenario that were not chosen."""
     by_name = {planned.lane.name: planned for planned in lanes}
     for planned in lanes:
         for check in planned.checks:
@@ -18,7 +21,11 @@ def reference_problems(lanes: Sequence[PlannedLane]) -> Iterator[tuple[str, str]
                 continue
             lane, name = reference
             there = {other.name for other in by_name[lane].checks} if lane in by_name else set()
-            if name not in there:
+            if lane in left_out:
+                word = "control" if getattr(check.params, "control", None) else "reference"
+                text = f"`{word}: {lane}/{name}` names a lane that was not chosen: add --lane {lane}"
+                yield planned.lane.name, f"check `{check.name}`: {text}"
+            elif name not in there:
                 text = f"check `{check.name}`: reference: there is no check `{name}` in a lane `{lane}`"
                 yield planned.lane.name, text
             elif lane == planned.lane.name and not _runs_before(planned, name, check.name):

@@ -10,7 +10,7 @@ the pair's own parity; a baseline that fails there is run again.
 import os
 import shutil
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from harness.evidence.record import LaneRecord, RunRecord, ServerRecord
 from harness.evidence.run_dir import RunDir
 from harness.executors.judge import examine_lane
 from harness.findings import EFFECT, Code, Finding
-from harness.host.redact import redact_env
+from harness.host.redact import redact_env, secret_values, telling
 from harness.scenario.model import Lane, Scenario
 from harness.verdict import Verdict
 
@@ -115,7 +115,7 @@ def objections(past: EarlierRun, lane: Lane, launches: Sequence[tuple[Engine, La
         before = read_fingerprint(folder)
     except HarnessError as error:
         return [*found, error.what]
-    now = _planned_fingerprint(lane, launches)
+    now = planned_fingerprint(lane, launches)
     found += (
         f"{item.key} was {item.baseline!r} and is {item.candidate!r}" for item in diff(before, now, LATER)
     )
@@ -138,19 +138,24 @@ def _rank(finding: Finding) -> int:
     return (EFFECT[finding.code] or Verdict.PASS).rank
 
 
-def _planned_fingerprint(lane: Lane, launches: Sequence[tuple[Engine, Launch]]) -> Fingerprint:
-    """As far as it is known before anything runs."""
-    records = [
-        ServerRecord(
-            role=launch.role,
-            engine=engine.name,
-            version=engine.version(launch),
-            argv=[],
-            env=redact_env(engine.environment(launch)),
+def planned_fingerprint(
+    lane: Lane, launches: Sequence[tuple[Engine, Launch]], digest: Callable[[Path], str] | None = None
+) -> Fingerprint:
+    """As far as it is known before anything runs; `digest` as for `lane_fingerprint`."""
+    records = []
+    for engine, launch in launches:
+        env = engine.environment(launch)
+        secrets = telling(secret_values(engine.argv(launch), {**os.environ, **env}))
+        records.append(
+            ServerRecord(
+                role=launch.role,
+                engine=engine.name,
+                version=engine.version(launch),
+                argv=[],
+                env=redact_env(env, secrets),
+            )
         )
-        for engine, launch in launches
-    ]
-    return lane_fingerprint(lane, [launch for _, launch in launches], records)
+    return lane_fingerprint(lane, [launch for _, launch in launches], records, digest)
 
 
 def late_objections(run: RunDir, scenario: Scenario, lane: str) -> list[str]:

@@ -4,8 +4,9 @@ A check whose reference was skipped, or broke off, could only end INVALID. It is
 reason; where a lane has no other check, nothing of it is started.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from harness.checks.base import reference_of
 from harness.checks.exchange import EXCHANGES, load_evidence
@@ -56,6 +57,25 @@ def unless_pointless(planned: PlannedLane, ended: Mapping[str, LaneRecord], run:
         return planned
     why = "; ".join(dict.fromkeys(reasons.values()))
     return replace(planned, skip=why)
+
+
+def without_reference(lanes: Sequence[PlannedLane]) -> list[PlannedLane]:
+    """The lanes as planned; those whose every check refers to a lane that will be skipped are skipped too, as
+    they would be once the run came to them."""
+    ended = {planned.lane.name: _skipped(planned) for planned in lanes if planned.skip}
+    found = [unless_pointless(planned, ended, RunDir(Path())) for planned in lanes]
+    settled = all(new is old for new, old in zip(found, lanes, strict=True))
+    return found if settled else without_reference(found)
+
+
+def _skipped(planned: PlannedLane) -> LaneRecord:
+    """The record that the lane will get."""
+    finding = Finding(code=Code.NOT_RUN, message=planned.skip, where=planned.lane.name)
+    left = finding.model_copy(update={"message": f"not run: {finding.headline}"})
+    checks = {
+        check.name: CheckResult(verdict=Verdict.SKIPPED, findings=[left]) for check in planned.checks
+    }
+    return LaneRecord(name=planned.lane.name, status="done", findings=[finding], checks=checks)
 
 
 def _undelivered(lane: LaneRecord, name: str, run: RunDir) -> str:

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,13 +36,17 @@ def cores() -> dict[int, tuple[int, ...]]:
 
 
 def lease_cpus(
-    count: int | None, wait_s: float, purpose: str = "", pulse: Callable[[], None] = lambda: None
+    count: int | None,
+    wait_s: float,
+    purpose: str = "",
+    pulse: Callable[[], None] = lambda: None,
+    waiting: Callable[[str], None] = lambda _: None,
 ) -> CpuLease:
     """`count` whole cores that no other server of any harness process on this machine has.
 
     None leases nothing: the server runs where the kernel puts it. More than exist means all that exist, and
-    the lease's note says so. Waits up to `wait_s` seconds, calling `pulse` meanwhile, which may raise; raises
-    HarnessError naming the holders.
+    the lease's note says so. Waits up to `wait_s` seconds, calling `pulse` meanwhile, which may raise, and
+    `waiting` once with what is awaited; raises HarnessError naming the holders.
     """
     if count is None:
         return CpuLease(())
@@ -54,10 +58,14 @@ def lease_cpus(
     if wanted < count:
         note = f"{count} CPU cores asked for, {wanted} exist for this process: all of them are leased"
     deadline = time.monotonic() + wait_s
+    told = False
     while (held := _take(existing, wanted, purpose)) is None:
         if time.monotonic() >= deadline:
             raise _busy(existing, wanted, wait_s)
         pulse()
+        if not told and (holders := _holders(existing)):
+            waiting(f"waiting for {wanted} CPU core(s): {_named(holders)}")
+            told = True
         time.sleep(min(POLL_S, max(0.0, deadline - time.monotonic())))
     cpus = tuple(sorted(cpu for lock in held for cpu in existing[_core_of(lock)]))
     return CpuLease(cpus, note, held)
@@ -90,13 +98,21 @@ def _release(held: list[locks.Lock]) -> None:
 
 
 def _busy(existing: dict[int, tuple[int, ...]], wanted: int, wait_s: float) -> HarnessError:
-    holders = {core: locks.holder(_lock_name(core)) for core in existing if locks.is_held(_lock_name(core))}
+    holders = _holders(existing)
     free = len(existing) - len(holders)
     return HarnessError(
         f"{wanted} free CPU cores were not to be had within {wait_s:g} s: {free} of {len(existing)} are free",
-        cause="; ".join(f"core {core} is held by {who}" for core, who in holders.items()),
+        cause=_named(holders),
         fix="wait for that run to end, or ask for fewer cores (`cpus` of the server in the scenario)",
     )
+
+
+def _holders(existing: Iterable[int]) -> dict[int, str]:
+    return {core: locks.holder(_lock_name(core)) for core in existing if locks.is_held(_lock_name(core))}
+
+
+def _named(holders: Mapping[int, str]) -> str:
+    return "; ".join(f"core {core} is held by {who}" for core, who in holders.items())
 
 
 def _lock_name(core: int) -> str:

@@ -79,6 +79,12 @@ def sysv_id(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def sysv_creator(name: str) -> int | None:
+    """The process that made a System V segment, by the segment's name here; None for other names."""
+    match = re.match(r"System V segment \d+ .*by pid (\d+)\)$", name)
+    return int(match[1]) if match else None
+
+
 def remove(names: Collection[str]) -> None:
     """Remove names that `leftovers` told as ours. What cannot be removed stays: see `snapshot`."""
     for segment in _segments():

@@ -100,7 +100,10 @@ def load(
     filler.report_unused()
     scenario_name = (top and top.name) or path.stem
     builder.safe_name(scenario_name, document.place, "scenario")
-    part = Scenario(name=scenario_name, source=path, lanes={lane: built[lane] for lane in sound})
+    left_out = tuple(raw.name for raw in expansion.lanes if not raw.template and raw.name not in wanted)
+    part = Scenario(
+        name=scenario_name, source=path, lanes={lane: built[lane] for lane in sound}, left_out=left_out
+    )
     problems.raise_if_any(name, lambda: more_problems(part))
     assert top is not None
     return Scenario(
@@ -110,6 +113,7 @@ def load(
         params=filler.params,
         lanes=built,
         pairs=pairs,
+        left_out=left_out,
     )
 
 

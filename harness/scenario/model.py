@@ -100,3 +100,4 @@ class Scenario(Frozen):
     params: dict[str, str] = Field(default_factory=dict)
     lanes: dict[str, Lane]
     pairs: dict[str, Pair] = Field(default_factory=dict)
+    left_out: tuple[str, ...] = Field((), description="lanes that were not chosen with --lane")

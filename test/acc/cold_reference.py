@@ -62,5 +62,6 @@ def _judge(folder: Path, earlier: Path) -> CheckResult:
     if not asked:
         message = "the reference has no cold answers"
         findings.append(Finding(code=Code.REFERENCE_UNFIT, message=message, where=str(earlier)))
-    metrics = {"compared": len(asked), **drift.metrics(both, [compared]), "transfer": UNPROVEN}
-    return legs.result(findings, metrics)
+    return legs.result(
+        findings, {"compared": len(asked), **drift.metrics(both, [compared]), "transfer": UNPROVEN}
+    )

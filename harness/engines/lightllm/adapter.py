@@ -119,6 +119,12 @@ class Lightllm:
         pool = () if launch.role == "master" else told(launch.flags, "--max_total_token_num", less=RESERVED)
         return told(launch.flags, "--max_req_total_len") + pool
 
+    def at_once(self, launch: Launch) -> tuple[Told, ...]:
+        """Of a data-parallel server, the flag is for each replica."""
+        if launch.role == "master" or given(launch.flags, "--dp") not in (None, 1, "1"):
+            return ()
+        return told(launch.flags, "--running_max_req_size")
+
     def arguments(self, launch: Launch) -> ArgumentList:
         """What its command line accepts, and where that is known from. Raises ConfigError."""
         return PACKAGE.arguments(launch, self.environment(launch))

@@ -109,6 +109,10 @@ class LlamaCpp:
             Told(ceil(one.number / shares / CONTEXT_STEP) * CONTEXT_STEP, one.by + said) for one in size
         )
 
+    def at_once(self, launch: Launch) -> tuple[Told, ...]:
+        """One in each slot."""
+        return told(launch.flags, *BY_NAME["--parallel"].names)
+
     def arguments(self, launch: Launch) -> ArgumentList:
         """What its command line accepts, and where that is known from."""
         program = program_of(launch)

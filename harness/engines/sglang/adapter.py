@@ -157,6 +157,9 @@ class Sglang:
             return context
         return context + told(launch.flags, "--max-total-tokens", less=KEPT)
 
+    def at_once(self, launch: Launch) -> tuple[Told, ...]:
+        return told(launch.flags, "--max-running-requests")
+
     def arguments(self, launch: Launch) -> ArgumentList:
         """What its command line accepts, and where that is known from. Raises ConfigError."""
         return PACKAGE.arguments(launch, self.environment(launch))

@@ -162,6 +162,11 @@ class Vllm:
         """Longer outputs are cut without a word, longer prompts refused."""
         return told(launch.flags, "--max-model-len")
 
+    def at_once(self, launch: Launch) -> tuple[Told, ...]:
+        """Of a data-parallel server, the flag is for each replica."""
+        replicated = given(launch.flags, *DATA_PARALLEL) not in (None, 1)
+        return () if replicated else told(launch.flags, "--max-num-seqs")
+
     def arguments(self, launch: Launch) -> ArgumentList:
         """What its command line accepts, and where that is known from. Raises ConfigError."""
         return PACKAGE.arguments(launch, self.environment(launch))
