@@ -86,6 +86,7 @@ class Code(StrEnum):
     EVIDENCE_MISSING = "EVIDENCE_MISSING"
     DISK_FULL = "DISK_FULL"
     INTERRUPTED = "INTERRUPTED"
+    GUARDIAN_LOST = "GUARDIAN_LOST"
     NOT_RUN = "NOT_RUN"
     SIMULATED = "SIMULATED"
     BASELINE_REUSED = "BASELINE_REUSED"
@@ -168,6 +169,7 @@ EFFECT: dict[Code, Verdict | None] = {
     Code.EVIDENCE_MISSING: Verdict.INVALID,
     Code.DISK_FULL: Verdict.INFRA,
     Code.INTERRUPTED: Verdict.INFRA,
+    Code.GUARDIAN_LOST: None,
     Code.NOT_RUN: Verdict.SKIPPED,
     Code.SIMULATED: Verdict.REPORTED,  # whatever the simulator earned says nothing about an engine
     Code.BASELINE_REUSED: None,

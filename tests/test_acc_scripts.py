@@ -153,6 +153,8 @@ def test_a_configured_tier_that_is_never_read_is_not_enough(tmp_path: Path) -> N
         (CACHE, ("--evict-prompts", "2"), 2, "--evict-prompts is for --cpu-cache"),
         (CACHE, ("--server-log", "/nowhere"), 2, "there is no file /nowhere"),
         (CACHE, ("--model-dir", "/nowhere"), 2, "there is no directory /nowhere"),
+        (CACHE, ("--model-dir", str(Path(__file__).parent)), 2, "tokenizer.json, which is not there"),
+        (CACHE, ("--url", "127.0.0.1:8000"), 2, "does not begin with http://"),
         (CACHE, ("--cpu",), 2, "unrecognized arguments: --cpu"),
         (PAUSE, (), 2, "--server-log is needed"),
         (PAUSE, ("--server-log", "/dev/null"), 2, "there is no file /dev/null"),

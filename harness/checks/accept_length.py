@@ -20,19 +20,23 @@ from harness.checks.prompts import MOST_TOKENS, PromptMaker, maker_for
 from harness.errors import HarnessError
 from harness.evidence.fingerprint import Fingerprint
 from harness.evidence.record import CheckResult
+from harness.scenario.model import Seconds
 
 
 class AcceptLengthParams(WithReference):
     """Parameters of the `accept-length` check."""
 
     reference_length: float | None = Field(
-        None, gt=1, description="the accept length that is known of this model and drafter, instead of a lane"
+        None,
+        gt=1,
+        allow_inf_nan=False,
+        description="the accept length that is known of this model and drafter, instead of a lane",
     )
     min_share: float = Field(0.95, gt=0, le=1, description="of the reference, that must be reached")
     prompts: int = Field(4, ge=1, le=1024, description="how many")
-    prompt_tokens: int = Field(300, ge=2, le=MOST_TOKENS, description="length of each")
+    prompt_tokens: int = Field(1100, ge=2, le=MOST_TOKENS, description="length of each")
     output_tokens: int = Field(128, ge=2, le=MOST_TOKENS, description="tokens generated for each")
-    request_s: float = Field(600, gt=0, description="time limit of one request")
+    request_s: Seconds = Field(600, description="time limit of one request")
 
 
 class AcceptLength(FunctionalCheck):

@@ -15,6 +15,7 @@ from harness.checks.base import CheckContext, ServerView
 from harness.checks.exchange import EXCHANGES, FACTS, MARKS, SKIPPED, Exchange, Facts, Line, Mark
 from harness.engines.base import GenerateRequest, Generation, LogFacts
 from harness.engines.client import Client, RequestFailed
+from harness.engines.watched import watched
 from harness.errors import HarnessError, TargetError
 from harness.evidence.files import write_atomic
 from harness.findings import Code
@@ -99,14 +100,12 @@ class Asker:
 
     def mark(self, label: str) -> Mark:
         """Remember this moment."""
-        try:
-            counters = self._context.engine.counters(self._client)
-        except TargetError:
-            counters = {}  # a judge that needs them finds that they are missing
+        counters = watched(self._counters, self._context.pulse)
         counters = {name: value for name, value in counters.items() if math.isfinite(value)}
         lines = {role: log.read() for role, log in self._logs.items()}
         mark = Mark(label=label, at_s=time.monotonic() - self._began, lines=lines, counters=counters)
         self._append(MARKS, [mark])
+        self._end_if_stalled()
         return mark
 
     def ask(self, ask: Ask) -> Exchange:
@@ -134,15 +133,28 @@ class Asker:
         answers = [future.result() for future in futures]
         self._asked += len(answers)
         self._append(EXCHANGES, answers)
+        self._end_if_stalled()
+        return answers
+
+    def _end_if_stalled(self) -> None:
         if self._stalled:  # the next one would wait as long, with the GPUs held
             raise TargetError(
-                f"no answer within {self._timeout_s:g} s: nothing more is asked of this server",
+                f"no whole answer within {self._timeout_s:g} s: nothing more is asked of this server",
                 cause="its scheduler or engine loop hangs while its HTTP side is alive",
                 fix="look at the last lines of the server's log; request_s of the check is the limit",
                 evidence=str(self._context.server_log),
                 code=Code.STALLED,
             )
-        return answers
+
+    def _counters(self) -> dict[str, float]:
+        try:
+            return self._context.engine.counters(self._client)
+        except TargetError as error:
+            self._note_stall(error)
+            return {}  # a judge that needs them finds that they are missing
+
+    def _note_stall(self, error: TargetError) -> None:
+        self._stalled = self._stalled or (isinstance(error, RequestFailed) and error.timed_out)
 
     def _one(self, seq: int, ask: Ask) -> Exchange:
         request_id = f"{uuid.uuid4().hex[:12]}-{ask.leg}-{ask.case}"
@@ -172,7 +184,7 @@ class Asker:
             fields |= _answer(self._context.engine.generate(self._client, request))
         except TargetError as error:
             fields |= {"error": error.what, "latency_s": time.monotonic() - began}
-            self._stalled = self._stalled or (isinstance(error, RequestFailed) and error.timed_out)
+            self._note_stall(error)
         except RuntimeError as error:  # the client was closed under our feet: the check is being ended
             fields |= {"error": f"given up: {error}", "latency_s": time.monotonic() - began}
         return _exchange(fields)

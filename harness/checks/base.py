@@ -7,9 +7,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from harness.engines.base import Engine
 from harness.evidence.fingerprint import Fingerprint
@@ -85,11 +85,20 @@ def caching(context: CheckContext) -> ServerView:
     return next(nodes, entry) if entry.role in ("master", "router") else entry
 
 
+def _named(text: str) -> str:
+    if not text.strip():
+        raise ValueError("an empty text names no lane; null, or no such line: there is none")
+    return text
+
+
+LaneName = Annotated[str, AfterValidator(_named)]  # `lane` or `lane/check`
+
+
 class WithReference(Frozen):
     """Parameters of a check that is judged against what another lane's check collected. That lane runs
     first."""
 
-    reference: str | None = Field(
+    reference: LaneName | None = Field(
         None, description="`lane` or `lane/check` of this scenario whose answers are the reference"
     )
 

@@ -15,13 +15,14 @@ from harness.checks.base import Begun, CheckContext, caching
 from harness.checks.drift import Compared, drifted, metrics
 from harness.checks.exchange import load_evidence
 from harness.checks.functional import FunctionalCheck
-from harness.checks.planned import Planned, as_planned, sizes
+from harness.checks.monotony import monotonous
+from harness.checks.planned import Planned, as_planned, repeated, sizes
 from harness.checks.prompts import MOST_TOKENS, PromptMaker, maker_for
 from harness.errors import HarnessError
 from harness.evidence.fingerprint import Fingerprint
 from harness.evidence.record import CheckResult
 from harness.findings import Finding
-from harness.scenario.model import Frozen
+from harness.scenario.model import Frozen, Seconds
 from harness.verdict import Verdict
 
 ALONE, TOGETHER = "", "-together"  # suffix of the legs
@@ -33,11 +34,11 @@ class CacheBoundaryParams(Frozen):
     """Parameters of the `cache-boundary` check."""
 
     lengths: tuple[Annotated[int, Field(le=MOST_TOKENS)], ...] = Field(
-        (2304, 2305, 2306, 2307), min_length=1, description="prompt lengths in tokens"
+        (2304, 2305, 2306, 2307), min_length=1, max_length=1024, description="prompt lengths in tokens"
     )
     output_tokens: int = Field(32, ge=1, le=MOST_TOKENS, description="tokens generated for each prompt")
     together: bool = Field(True, description="also ask all lengths at once")
-    request_s: float = Field(600, gt=0, description="time limit of one request")
+    request_s: Seconds = Field(600, description="time limit of one request")
 
 
 class CacheBoundary(FunctionalCheck):
@@ -48,7 +49,8 @@ class CacheBoundary(FunctionalCheck):
 
     def problems(self, params: CacheBoundaryParams) -> list[str]:
         least = 2 * legs.CHANCE
-        return [f"lengths: {length} is too short for a page" for length in params.lengths if length < least]
+        short = [f"lengths: {length} is too short for a page" for length in params.lengths if length < least]
+        return short + repeated(params.lengths)
 
     def requests(self, params: CacheBoundaryParams) -> list[tuple[int, int]]:
         return [(length, params.output_tokens) for length in params.lengths]
@@ -84,6 +86,7 @@ class CacheBoundary(FunctionalCheck):
             warm_legs = [warm, "warm-again"] if suffix == ALONE else [warm]
             findings += legs.cold(evidence, cold)
             findings += legs.control_cold(evidence, control)
+            findings += monotonous(evidence, cold)
             for leg in warm_legs:
                 findings += legs.hit(evidence, leg, expected)
                 findings += legs.same_output(evidence, cold, leg, control)

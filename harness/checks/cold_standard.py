@@ -9,6 +9,7 @@ from pathlib import Path
 
 from harness.checks import legs
 from harness.checks.exchange import Evidence
+from harness.checks.monotony import monotonous
 from harness.checks.planned import Planned, as_planned
 from harness.findings import Finding
 
@@ -28,7 +29,7 @@ def with_standard(evidence: Evidence, other: Evidence, place: Path) -> tuple[Evi
     plan = {COLD: Planned(sizes), steady: Planned(sizes, use_cache=steady == WARM, like=COLD)}
     kept = tuple(exchange for exchange in other.exchanges if exchange.leg in names)
     found = legs.sound(kept) + as_planned(replace(other, exchanges=kept), plan)
-    found += legs.crossed(other, COLD, steady)
+    found += legs.crossed(other, COLD, steady) + monotonous(other, COLD)
     bad = {finding.where for finding in found}
     fit = tuple(
         exchange.model_copy(update={"leg": names[exchange.leg]})

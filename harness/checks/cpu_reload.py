@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 
 from harness.checks import reloading
 from harness.checks.asking import QUIET_S, Ask, Asker
-from harness.checks.base import Begun, CheckContext, caching, reference_folder
+from harness.checks.base import Begun, CheckContext, LaneName, caching, reference_folder
 from harness.checks.functional import FunctionalCheck
 from harness.checks.prompts import MOST_TOKENS, PromptMaker, maker_for
 from harness.checks.reload_plan import (
@@ -30,7 +30,9 @@ from harness.checks.reload_plan import (
 )
 from harness.evidence.fingerprint import Fingerprint
 from harness.evidence.record import CheckResult
-from harness.scenario.model import Frozen
+from harness.scenario.model import Frozen, Seconds
+
+MOST_PROMPTS = 100_000
 
 
 class CpuReloadParams(Frozen):
@@ -49,12 +51,12 @@ class CpuReloadParams(Frozen):
     tier: bool = Field(
         True, description="off: this lane is a negative control, its server has no cache in host memory"
     )
-    control: str | None = Field(
+    control: LaneName | None = Field(
         None,
         description="`lane` or `lane/check` of this scenario that does the same with `tier: off`; without it "
         "nothing better than REPORTED is earned",
     )
-    request_s: float = Field(600, gt=0, description="time limit of one request")
+    request_s: Seconds = Field(600, description="time limit of one request")
 
     @property
     def reference(self) -> str | None:
@@ -72,6 +74,8 @@ class CpuReload(FunctionalCheck):
         found = []
         if isinstance(params.evict, int) and params.evict < 1:
             found.append(f"evict: {params.evict} prompts push nothing out")
+        if isinstance(params.evict, int) and params.evict > MOST_PROMPTS:
+            found.append(f"evict: {params.evict} prompts are a slip of the pen, {MOST_PROMPTS} are the most")
         if params.control and not params.tier:
             found.append("control: a lane with `tier: off` is a control itself")
         return found

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -29,10 +29,18 @@ class Line(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
-def _no_less_than_none(told: CachedTokens) -> CachedTokens:
-    wrong = [name for name, value in asdict(told).items() if value is not None and value < 0]
+LARGEST = 2**31  # of token ids and counts: whatever reaches it is no such number
+Count = Annotated[int, Field(ge=0, lt=LARGEST)]
+Told = TypeVar("Told", CachedTokens, AcceptCounters)
+
+
+def _counts(told: Told) -> Told:
+    """Accepted tokens below 0 can be told, and are judged: a release that miscounts speculates wrongly."""
+    lowest = 0 if isinstance(told, CachedTokens) else -LARGEST
+    found = asdict(told).items()
+    wrong = [name for name, value in found if value is not None and not lowest <= value < LARGEST]
     if wrong:
-        raise ValueError(f"{', '.join(wrong)} below 0")
+        raise ValueError(f"{', '.join(wrong)}: no count")
     return told
 
 
@@ -56,14 +64,14 @@ class Exchange(Line):
     first_token_s: float | None = None
     error: str | None = None
     text: str = ""
-    ids: list[int] = Field(default_factory=list)
+    ids: list[Count] = Field(default_factory=list)
     logprobs: list[float] = Field(default_factory=list)
     finish_reason: str = ""
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached: Annotated[CachedTokens, AfterValidator(_no_less_than_none)] = CachedTokens()
-    accept: AcceptCounters | None = None
-    pauses: int | None = Field(None, ge=0)
+    prompt_tokens: Count = 0
+    completion_tokens: Count = 0
+    cached: Annotated[CachedTokens, AfterValidator(_counts)] = CachedTokens()
+    accept: Annotated[AcceptCounters, AfterValidator(_counts)] | None = None
+    pauses: Count | None = None
 
     @property
     def where(self) -> str:

@@ -22,7 +22,7 @@ from harness.evidence.fingerprint import Fingerprint
 from harness.evidence.record import CheckResult, PairResult
 from harness.evidence.recorder import Recorder
 from harness.findings import Code, Finding, verdict_of
-from harness.scenario.model import Frozen, Pair
+from harness.scenario.model import Frozen, Pair, Seconds
 from harness.verdict import Verdict
 
 # What the server calls its model. That it serves the right one is proven elsewhere, by digest.
@@ -40,9 +40,9 @@ class Gsm8kParams(Frozen):
     max_gen_toks: int = Field(512, ge=1, description="output limit in tokens")
     max_retries: int = Field(3, ge=1, description="attempts per request; a retry is found and makes INVALID")
     eos_string: str | None = Field("<|endoftext|>", description="extra stop string")
-    timeout_s: float = Field(600, gt=0, description="of one request")
-    stall_s: float = Field(
-        300, gt=0, description="no request answered for so long while some are waiting: STALLED"
+    timeout_s: Seconds = Field(600, description="of one request")
+    stall_s: Seconds = Field(
+        300, description="no request answered for so long while some are waiting: STALLED"
     )
     limit: int | None = Field(None, ge=1, description="only the first N documents: always INVALID")
     min_natural_stop: float | None = Field(

@@ -59,6 +59,9 @@ def sound(exchanges: Iterable[Exchange], *, exact_count: bool = True) -> list[Fi
         if len(exchange.ids) != exchange.completion_tokens:
             message = f"{name}: {len(exchange.ids)} token ids for {exchange.completion_tokens} tokens"
             found.append(Finding(code=Code.BAD_ANSWER, message=message, where=exchange.where))
+        if not exchange.text and len(exchange.ids) >= TELLING:
+            message = f"{name}: an empty text for {len(exchange.ids)} token ids"
+            found.append(Finding(code=Code.BAD_ANSWER, message=message, where=exchange.where))
     return found
 
 
@@ -117,7 +120,10 @@ def hit(evidence: Evidence, leg: str, expected: Mapping[str, int]) -> list[Findi
             message = f"{leg} {case}: what it must hit is not on file"
             found.append(Finding(code=Code.EVIDENCE_MISSING, message=message, where=exchange.where))
         elif expected[case] == 0:
-            message = f"{leg} {case}: shorter than one page of the cache: there is nothing to hit"
+            message = (
+                f"{leg} {case}: {exchange.asked_tokens} tokens are less than a page of the cache: there is "
+                "nothing to hit; ask longer prompts"
+            )
             found.append(Finding(code=Code.NOT_EXERCISED, message=message, where=exchange.where))
         elif got != expected[case]:
             message = f"{leg} {case}: {got} prompt tokens came from the cache, {expected[case]} were expected"

@@ -11,6 +11,7 @@ from pathlib import Path
 from harness.checks import legs
 from harness.checks.base import WithReference, reference_folder
 from harness.checks.exchange import Evidence, load_evidence
+from harness.checks.monotony import monotonous
 from harness.checks.pause_proof import AFTER, BEFORE, SERIAL, STRESS, prove
 from harness.checks.planned import Planned, as_planned
 from harness.errors import HarnessError
@@ -39,6 +40,7 @@ def with_control(
     long = [exchange for exchange in other.exchanges if exchange.leg in names]
     found = legs.sound(long) + as_planned(replace(other, exchanges=tuple(long)), plan)
     found += legs.control_cold(other, SERIAL) + legs.crossed(other, SERIAL, STRESS)
+    found += monotonous(other, SERIAL)
     unfit = legs.unfit(found, "the control", source)
     strange = _strange(evidence, other)
     unfit += [_unfit(f"it did not ask the same prompt {case}", source) for case in strange]

@@ -81,8 +81,7 @@ def _by_request(evidence: Evidence, exchanges: Iterable[Exchange], role: str, st
             code = Code.OUTPUT_COUNT if lost else Code.NOT_EXERCISED
             message = f"{name}: {fault}" + (f"; its answer is not whole: {_end(exchange)}" if lost else "")
             findings.append(Finding(code=code, message=message, where=exchange.where))
-        elif paused:
-            requests += 1
+        requests += bool(paused)
         pauses += len(paused)
     return Proof(pauses, requests, findings)
 

@@ -20,6 +20,7 @@ from harness.checks.base import Begun, CheckContext, WithReference, reference_fo
 from harness.checks.drift import Compared, drifted
 from harness.checks.exchange import Evidence, load_evidence
 from harness.checks.functional import FunctionalCheck
+from harness.checks.monotony import monotonous
 from harness.checks.pause_control import CONTROL, STANDARD, with_control
 from harness.checks.pause_proof import (
     AFTER,
@@ -39,8 +40,10 @@ from harness.errors import HarnessError, TargetError
 from harness.evidence.fingerprint import Fingerprint
 from harness.evidence.record import CheckResult
 from harness.findings import Code, Finding
+from harness.scenario.model import Seconds
 
 SHORT, END = "short", "end"
+MOST_WARMUPS = 100_000  # more are a slip of the pen
 SHORT_PROMPT, SHORT_OUTPUT, SHORT_BATCH = 32, 64, 4  # tokens, tokens, requests between two looks at the log
 
 
@@ -54,9 +57,12 @@ class PauseResumeParams(WithReference):
         "pause", description="`none`: the control, the same load in a pool that holds it"
     )
     max_warmups: int = Field(
-        96, ge=0, description="short requests asked at most, to lower the scheduler's estimate of outputs"
+        96,
+        ge=0,
+        le=MOST_WARMUPS,
+        description="short requests asked at most, to lower the scheduler's estimate of outputs",
     )
-    request_s: float = Field(600, gt=0, description="time limit of one request")
+    request_s: Seconds = Field(600, description="time limit of one request")
 
     @property
     def cases(self) -> tuple[str, ...]:
@@ -120,7 +126,7 @@ class PauseResume(FunctionalCheck):
         findings += alone.findings + _not_alone(alone) + unfit
         compared = Compared(SERIAL, STRESS, CONTROL, STANDARD)
         findings += legs.same_output(judged, SERIAL, STRESS, CONTROL, STANDARD) + drifted(judged, compared)
-        findings += legs.crossed(evidence, SERIAL, STRESS) + _pool(evidence)
+        findings += legs.crossed(evidence, SERIAL, STRESS) + monotonous(evidence, SERIAL) + _pool(evidence)
         findings += phases.within(self.kind, evidence, ACCEPT_SHARE)
         metrics: dict[str, float | int | str | None] = {
             "pauses": proof.pauses,
@@ -133,7 +139,7 @@ class PauseResume(FunctionalCheck):
             "accept_together": accept_length(evidence, evidence.leg(STRESS).values()),
             **drift.metrics(evidence, [compared]),
         }
-        return legs.result(findings, metrics, _told(params, proof))
+        return legs.result(findings, metrics, _told(params, proof, evidence))
 
     def fingerprint(self, params: PauseResumeParams, folder: Path) -> Fingerprint:
         del folder
@@ -141,10 +147,19 @@ class PauseResume(FunctionalCheck):
         return {name: getattr(params, name) for name in names}
 
 
-def _told(params: PauseResumeParams, proof: Proof) -> str:
+def _told(params: PauseResumeParams, proof: Proof, evidence: Evidence) -> str:
+    alone = evidence.leg(SERIAL)
+    differ = [
+        exchange
+        for case, exchange in legs.answered(evidence, STRESS).items()
+        if case in alone and alone[case].ids != exchange.ids
+    ]
+    wrong = f"; {len(differ)} answers differ" if differ else ""
     if proof.requests is None:  # the engine counts pauses, and does not say whose
-        return f"{proof.pauses} pauses among {params.concurrency} requests"
-    return f"{proof.requests} of {params.concurrency} requests paused, {proof.pauses} pauses"
+        return f"{proof.pauses} pauses among {params.concurrency} requests{wrong}"
+    paused = sum(bool(evidence.told(exchange).paused) for exchange in differ)
+    wrong += f", {paused} of them of paused requests" if differ and from_notes(evidence).logs_requests else ""
+    return f"{proof.requests} of {params.concurrency} requests paused, {proof.pauses} pauses{wrong}"
 
 
 # Collecting
@@ -240,10 +255,10 @@ def _expected(params: PauseResumeParams, proof: Proof, room: Room, evidence: Evi
     pausing = from_notes(evidence)
     if params.expect == "none" and proof.pauses:
         message = f"the control saw {proof.pauses} {pausing.word}(s): its pool does not hold the load; "
-        return [Finding(code=Code.CONTROL_FAILED, message=message + room.to_hold(), where=BEFORE)]
+        return [Finding(code=Code.CONTROL_FAILED, message=message + room.to_hold(), where=STRESS)]
     if params.expect == "pause" and not proof.pauses:
         message = f"no {pausing.word} happened: {room.to_overflow()}; see also: {pausing.hint}"
-        return [Finding(code=Code.NOT_EXERCISED, message=message, where=BEFORE)]
+        return [Finding(code=Code.NOT_EXERCISED, message=message, where=STRESS)]
     return []
 
 

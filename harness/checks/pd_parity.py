@@ -19,13 +19,15 @@ from harness.checks.cold_standard import COLD, REFERENCE, STEADY, WARM, with_sta
 from harness.checks.drift import Compared
 from harness.checks.exchange import Evidence, Exchange, load_evidence
 from harness.checks.functional import FunctionalCheck
+from harness.checks.monotony import monotonous
 from harness.checks.pd_transfers import NODES, Counting, Moved, load_moved
-from harness.checks.planned import Planned, as_planned
+from harness.checks.planned import Planned, as_planned, repeated
 from harness.checks.prompts import MOST_TOKENS, maker_for
 from harness.errors import HarnessError, TargetError
 from harness.evidence.fingerprint import Fingerprint
 from harness.evidence.record import CheckResult
 from harness.findings import Code, Finding, verdict_of
+from harness.scenario.model import Seconds
 from harness.verdict import Verdict
 
 IDLE_S = 1.0
@@ -37,12 +39,15 @@ class PdParityParams(WithReference):
     """Parameters of the `pd-parity` check. With a reference its prompts and output lengths are asked."""
 
     lengths: tuple[Annotated[int, Field(le=MOST_TOKENS)], ...] = Field(
-        (2304, 2305, 2306, 2307), min_length=1, description="prompt lengths in tokens, without a reference"
+        (2304, 2305, 2306, 2307),
+        min_length=1,
+        max_length=1024,
+        description="prompt lengths in tokens, without a reference",
     )
     output_tokens: int = Field(
         32, ge=1, le=MOST_TOKENS, description="tokens generated for each prompt, without a reference"
     )
-    request_s: float = Field(600, gt=0, description="time limit of one request")
+    request_s: Seconds = Field(600, description="time limit of one request")
 
 
 class PdParity(FunctionalCheck):
@@ -52,7 +57,8 @@ class PdParity(FunctionalCheck):
     params: type[BaseModel] = PdParityParams
 
     def problems(self, params: PdParityParams) -> list[str]:
-        return [f"lengths: {length} is too short for a prompt" for length in params.lengths if length < 2]
+        short = [f"lengths: {length} is too short for a prompt" for length in params.lengths if length < 2]
+        return short + repeated(params.lengths)
 
     def requests(self, params: PdParityParams) -> list[tuple[int, int]] | None:
         return None if params.reference else [(length, params.output_tokens) for length in params.lengths]
@@ -101,14 +107,14 @@ class PdParity(FunctionalCheck):
         else:
             asked = {str(length): (length, params.output_tokens) for length in params.lengths}
             findings += as_planned(evidence, _plan(asked))
-            findings += legs.same_output(evidence, COLD, WARM, None)
+            findings += legs.same_output(evidence, COLD, WARM, None) + monotonous(evidence, COLD)
         without = Verdict.REPORTED if reference is None else Verdict.PASS
         metrics = _metrics(evidence, moved) | moved_by
         metrics |= {"settings_equal": len(agreement.agreed), "settings_not_told": ", ".join(agreement.silent)}
         told = f"{metrics['cold_requests']} cold requests"
         told += f", {metrics['moved_tokens']} tokens moved" if "moved_tokens" in metrics else ""
         told += f", {len(agreement.agreed)} settings equal"
-        told += f", {len(agreement.silent)} off or not told" if agreement.silent else ""
+        told += f", {len(agreement.silent)} unset or not told" if agreement.silent else ""
         verdict = verdict_of(findings, without)
         return CheckResult(verdict=verdict, findings=findings, metrics=metrics, told=told)
 

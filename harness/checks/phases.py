@@ -7,6 +7,7 @@ from pathlib import Path
 from harness.checks import legs
 from harness.checks.acceptance import accept_length, counted, mean_length, told_by_all
 from harness.checks.exchange import EXCHANGES, Evidence, Exchange, load_evidence
+from harness.checks.monotony import monotonous
 from harness.checks.pause_proof import SERIAL
 from harness.checks.planned import Planned, as_planned
 from harness.engines import counter_names
@@ -19,6 +20,7 @@ from harness.verdict import Verdict
 
 COLD, WARM = "cold", "warm"
 BEGIN = "asking"  # the mark before the first request; each phase has its own mark after the last
+_PHASES = ((COLD, BEGIN, COLD), (WARM, COLD, WARM))  # leg, the mark before it and the one after
 LEAST_STEPS = 100  # of a leg of another check, for its accept length to be judged
 Lengths = Mapping[str, float | None]
 
@@ -40,6 +42,7 @@ def judge(
     except (HarnessError, KeyError, ValueError) as error:
         return legs.missing_evidence(error, folder)
     findings += [finding for phase, length in own.items() for finding in _exercised(phase, length)]
+    findings += _contradicted(evidence)
     made_up = _made_up(folder, evidence)
     if made_up:
         message = f"acceptance was made up, not measured: {', '.join(made_up)}"
@@ -75,15 +78,33 @@ def _asked(evidence: Evidence, sizes: Mapping[str, tuple[int, int]]) -> list[Fin
     expected = int(str(evidence.facts.notes["expected_warm"]))
     found = legs.sound(evidence.exchanges)
     found += as_planned(evidence, {COLD: Planned(sizes), WARM: Planned(sizes, like=COLD)})
+    found += monotonous(evidence, COLD)
     return found + legs.cold(evidence, COLD) + legs.hit(evidence, WARM, dict.fromkeys(sizes, expected))
+
+
+def _contradicted(evidence: Evidence) -> list[Finding]:
+    """Phases in which the server's counters of speculation stood still while its answers tell of drafts that
+    were accepted: one of the two is not true. Raises KeyError without a mark."""
+    found = []
+    for leg, first, last in _PHASES:
+        scraped = counter_names.accepted(evidence.marks[first].counters, evidence.marks[last].counters)
+        told, _ = counted(evidence, evidence.leg(leg).values())
+        if scraped is None or scraped.accepted or not told:
+            continue
+        message = (
+            f"{leg}: the answers tell of {told} accepted tokens, and the server's counters of "
+            f"{scraped.accepted} in {scraped.steps} steps"
+        )
+        found.append(Finding(code=Code.NOT_EXERCISED, message=message, where=leg))
+    return found
 
 
 def _own(evidence: Evidence) -> dict[str, float | None]:
     """By the server's counters where it has them: they count the steps. Raises KeyError without a mark."""
-    before, cold, warm = (evidence.marks[label].counters for label in (BEGIN, COLD, WARM))
     found: dict[str, float | None] = {}
-    for leg, first, last in ((COLD, before, cold), (WARM, cold, warm)):
-        scraped = mean_length(counter_names.accepted(first, last))
+    for leg, first, last in _PHASES:
+        before, after = evidence.marks[first].counters, evidence.marks[last].counters
+        scraped = mean_length(counter_names.accepted(before, after))
         answers = evidence.leg(leg).values()
         answered = accept_length(evidence, answers) if told_by_all(evidence, answers) else None
         found[leg] = answered if scraped is None else scraped
@@ -174,7 +195,7 @@ def _reference(
         message = f"the reference {name} cannot be read: {error}"
         return {}, [Finding(code=Code.REFERENCE_UNFIT, message=message, where=name)]
     found += [finding for phase, length in own.items() for finding in _exercised(phase, length)]
-    found += _unlike(evidence, here)
+    found += _contradicted(evidence) + _unlike(evidence, here)
     if made_up := _made_up(place, evidence):
         message = f"acceptance was made up, not measured: {', '.join(made_up)}"
         found.append(Finding(code=Code.ACCEPT_SIMULATED, message=message, where=name))

@@ -4,6 +4,7 @@ What the evidence says of its own size must not decide what was tested: fewer re
 answers, or one request in the place of another would pass every other rule.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -26,6 +27,12 @@ class Planned:
 def sizes(cases: Iterable[object], prompt: int, output: int) -> dict[str, tuple[int, int]]:
     """The same for each case."""
     return dict.fromkeys(map(str, cases), (prompt, output))
+
+
+def repeated(lengths: Iterable[int]) -> list[str]:
+    """What is wrong with lengths of prompts, each of which names its case."""
+    counted = Counter(lengths)
+    return [f"lengths: {length} is there {n} times; once is enough" for length, n in counted.items() if n > 1]
 
 
 def as_planned(evidence: Evidence, plan: Mapping[str, Planned]) -> list[Finding]:
@@ -51,7 +58,10 @@ def together(evidence: Evidence, leg: str) -> Iterator[Finding]:
     last = max(answered, key=lambda one: one.started_s)
     first = min(answered, key=_ended)
     if last.started_s > _ended(first):
-        message = f"{leg} {last.case} was asked when {first.case} had its answer: they did not run together"
+        message = (
+            f"{leg} {last.case} was asked when {first.case} had its answer: they did not run together; is "
+            "this machine busy? Longer answers (`output_tokens`) overlap more"
+        )
         yield Finding(code=Code.NOT_EXERCISED, message=message, where=last.where)
 
 

@@ -23,6 +23,8 @@ quarry basket thunder mirror planet saddle timber velvet canyon beacon chapel wa
 """
 _WORDS = _TEXT.split()
 MOST_TOKENS = 262_144  # longer prompts are a slip of the pen
+MOST_BYTES = 256 << 20  # of a tokenizer's file, which is read whole
+_SAMPLES = ("The harbour keeper sold 12 barrels of salt.", "A violet lantern hung over the 7 old bridges.")
 _NUMBERS = range(2, 98)
 _ROUGH = 2  # words asked for per token wanted: every tokenizer has longer words than that
 
@@ -133,16 +135,32 @@ def tokenizer_problem(folder: Path, *, server_tells: bool) -> str:
         missing = is_folder(folder) and not server_tells
         return f"its prompts need {file}, which is not there; copy the model's into it" if missing else ""
     try:
-        _from_file(file)
+        tokenizer = _from_file(file)
     except HarnessError as error:
         return f"{error.what}; copy the model's into its place"
-    return ""
+    return (
+        ""
+        if _tells_apart(tokenizer)
+        else f"{file} does not tell texts apart; copy the model's into its place"
+    )
+
+
+def _tells_apart(tokenizer: Any) -> bool:
+    try:
+        one, other = (tokenizer.encode(text, add_special_tokens=False).ids for text in _SAMPLES)
+    except Exception:  # noqa: BLE001 - the library raises nothing narrower
+        return False
+    return len(one) > 1 < len(other) and one != other
 
 
 @lru_cache
 def _from_file(file: Path) -> Any:
+    """Raises HarnessError where it is none."""
     from tokenizers import Tokenizer  # a third of a second that most commands should not pay
 
+    if (size := file.stat().st_size) > MOST_BYTES:
+        what = f"the tokenizer {file} has {size >> 20} MiB, and none needs more than {MOST_BYTES >> 20}"
+        raise HarnessError(what)
     try:
         return Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises nothing narrower

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from harness.checks import legs
 from harness.checks.exchange import Evidence, load_evidence
+from harness.checks.monotony import monotonous
 from harness.checks.planned import Planned, as_planned
 from harness.findings import Code, Finding
 
@@ -67,7 +68,7 @@ def sequence(evidence: Evidence, noted: Noted, wanted: Wanted) -> list[Finding]:
         for label in (EVICTED, RELOADED)
         if label not in evidence.marks
     ]
-    found += legs.cold(evidence, COLD) + legs.cold(evidence, EVICT)
+    found += legs.cold(evidence, COLD) + legs.cold(evidence, EVICT) + monotonous(evidence, COLD)
     for leg in (WARM, AGAIN):
         found += legs.hit(evidence, leg, {CASE: noted.expected_warm})
     return found

@@ -20,6 +20,7 @@ from harness.checks.base import Begun, CheckContext
 from harness.checks.exchange import Line
 from harness.checks.functional import FunctionalCheck
 from harness.checks.probes import PROBES, Kind, Probe
+from harness.checks.prompts import MOST_TOKENS
 from harness.engines import openai_dialect
 from harness.engines.client import Client
 from harness.engines.openai_dialect import Said
@@ -29,7 +30,7 @@ from harness.evidence.files import open_regular, write_atomic
 from harness.evidence.fingerprint import Fingerprint
 from harness.evidence.record import CheckResult
 from harness.findings import Code, Finding
-from harness.scenario.model import Frozen
+from harness.scenario.model import Frozen, Seconds
 
 ANSWERS = "probes.jsonl"
 BROKEN = ("abort", "error")
@@ -41,11 +42,13 @@ class SmokeParams(Frozen):
 
     chat: bool = Field(True, description="ask the chat probes (/v1/chat/completions)")
     completions: bool = Field(True, description="ask the completion probes (/v1/completions)")
-    max_tokens: int = Field(256, ge=1, description="by when an answer must have ended by itself")
+    max_tokens: int = Field(
+        256, ge=1, le=MOST_TOKENS, description="by when an answer must have ended by itself"
+    )
     min_natural_stop: float = Field(
         1.0, ge=0, le=1, description="share of the answers that must end by themselves"
     )
-    request_s: float = Field(600, gt=0, description="time limit of one request, its whole answer")
+    request_s: Seconds = Field(600, description="time limit of one request, its whole answer")
 
     @property
     def probes(self) -> tuple[Probe, ...]:

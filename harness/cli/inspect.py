@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(models, name="models")
 
 
-def judge(run: RunArgument) -> None:
+def judge(run: RunArgument = Path("runs/latest")) -> None:
     """Judge a run again from its files alone, and write its summaries anew."""
     from harness.evidence.run_dir import RunDir
     from harness.executors.local import judge_and_report
@@ -73,6 +73,7 @@ def compare(
 ) -> None:
     """Pair the samples of two evaluations per (doc_id, filter), after auditing both."""
     from harness.executors.compare import compare as compare_folders
+    from harness.executors.compare import exempted
     from harness.report.summary import render_compare
     from harness.verdict import exit_code
 
@@ -80,7 +81,8 @@ def compare(
     if as_json:
         say(json.dumps(result.model_dump(), indent=2, ensure_ascii=False))
     else:
-        say(render_compare(str(baseline), str(candidate), max_drop_pp, result))
+        may_differ = exempted(baseline, candidate)
+        say(render_compare(str(baseline), str(candidate), max_drop_pp, result, may_differ=may_differ))
     raise typer.Exit(exit_code(result.verdict))
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -173,18 +174,23 @@ def _load(
     def plan_problems(part: "Scenario") -> tuple[str, ...]:
         return make_plan(simulated(part) if simulate else part, PortBook(), gpus).problems
 
-    def read(more: list[str]) -> "Scenario":
+    def read(more: list[str], environ: Mapping[str, str] = os.environ) -> "Scenario":
         return load(
             scenario,
             overrides=[*more, *(overrides or [])],
-            environ=os.environ,
+            environ=environ,
             engines=list(ENGINES),
             check_params={kind: check.params for kind, check in CHECKS.items()},
             lanes=lanes or [],
             more_problems=plan_problems,
         )
 
-    loaded = read([])
+    try:
+        loaded = read([])
+    except ConfigError:
+        if simulate:  # told again, without what the simulator does not need
+            read([], {**os.environ, "MODEL_DIR": str(MODEL), "NODE_IP": own_address()})
+        raise
     if not simulate:
         return loaded
     _check_simulator()

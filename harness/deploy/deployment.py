@@ -40,6 +40,7 @@ class Deployment:
     phases: dict[str, float] = field(default_factory=dict)
     secrets: set[str] = field(default_factory=set)  # given to the servers, who may log them
     shm: set[str] = field(default_factory=set)  # names in /dev/shm that the servers were seen to use
+    named: set[str] = field(default_factory=set)  # roles whose names' patterns the guard knows
     stopping: bool = False
 
     @property
@@ -98,7 +99,7 @@ def deploy(
         watcher.lane_phase(lane, "launching")
         for engine, launch in launches:  # all at once: prefill and decode load the same weights side by side
             server = _start(engine, launch, run_id=run_id, guard=guard, alone=len(launches) == 1, up=up)
-            server.pulse = partial(_pulse, up, server, pulse)
+            server.pulse = partial(_pulse, up, server, guard, pulse)
         launched()
         watcher.lane_phase(lane, "loading")
         for server, record in zip(up.servers, up.records, strict=True):
@@ -107,6 +108,7 @@ def deploy(
             _note_config(server, record)
             _note_shm(up)
             guard.watch_shm(up.shm - before)
+            _watch_names(up, guard)
         up.phases["ready"] = max(ready.ready_s for ready in up.ready)
         yield
         up.assert_alive()  # one that ended by itself after the last check did not hold out
@@ -196,9 +198,19 @@ def _require_free_ports(launch: Launch) -> None:
             )
 
 
-def _pulse(up: Deployment, server: RunningServer, pulse: Callable[[], None]) -> None:
+def _pulse(up: Deployment, server: RunningServer, guard: Guard, pulse: Callable[[], None]) -> None:
     pulse()
+    if len(up.ready) < len(up.servers):  # the harness may be killed while they load
+        _watch_names(up, guard)
     up.check_others(server)
+
+
+def _watch_names(up: Deployment, guard: Guard) -> None:
+    """Each server's own names, as soon as its log tells them."""
+    for server in up.servers:
+        if server.role not in up.named and (patterns := server.engine.traces(server.log).patterns):
+            guard.watch_names(patterns)
+            up.named.add(server.role)
 
 
 def _note_config(server: RunningServer, record: ServerRecord) -> None:

@@ -7,11 +7,12 @@ master or router is asked, once all nodes have joined it.
 
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from harness.deploy.server import RunningServer
-from harness.engines.base import GenerateRequest, ServedModel
+from harness.engines.base import GenerateRequest, Generation, ServedModel
 from harness.engines.client import Client, RequestFailed
 from harness.engines.watched import watched
 from harness.errors import HarnessError, TargetError
@@ -20,6 +21,7 @@ from harness.host.ports import listener
 from harness.host.sockets import listening
 from harness.scenario.model import Timeouts
 
+T = TypeVar("T")
 POLL_S = 0.05
 JOIN_POLL_S = 0.25  # a master asks its nodes each time, and a router logs every question
 PROBE_TIMEOUT_S = 10.0
@@ -55,10 +57,14 @@ class Deadline:
             self._seen = progress
             self._last = time.monotonic()
 
+    def left_s(self) -> float:
+        """Seconds to the hard limit; below 0 once it has passed."""
+        return self._start + self.cap_s - time.monotonic()
+
     def exceeded(self) -> str | None:
         """Which limit has passed, in words; None while there is time."""
         now = time.monotonic()
-        if now - self._start > self.cap_s:
+        if self.left_s() <= 0:
             return f"the hard limit of {self.cap_s:.0f} s (timeouts.start_cap_s)"
         if now - self._last > self.quiet_s:
             return f"{self.quiet_s:.0f} s without visible progress (timeouts.start_s)"
@@ -83,8 +89,7 @@ def wait_ready(server: RunningServer, timeouts: Timeouts, nodes: Sequence[Runnin
                 listening_s or _is_ours(server)
             ):
                 listening_s = listening_s or time.monotonic() - server.started
-                missing = _missing(server, client, nodes)
-                model = None if missing != [] else _probe(server, client)
+                missing, model = _watched(server, deadline, lambda: _look(server, client, nodes))
                 if model is not None and _works(server, timeouts, deadline):
                     server.assert_alive(serving=False)
                     return Ready(listening_s, time.monotonic() - server.started, model)
@@ -92,6 +97,25 @@ def wait_ready(server: RunningServer, timeouts: Timeouts, nodes: Sequence[Runnin
                 _check_joined(deadline, server, missing)
             _check(deadline, server)
             time.sleep(JOIN_POLL_S if missing else POLL_S)
+
+
+def _watched(server: RunningServer, deadline: Deadline, call: Callable[[], T]) -> T:
+    """`call()`, given up when the hard limit has passed: whatever the server sends, and however slowly."""
+
+    def pulse() -> None:
+        server.pulse()
+        if deadline.left_s() <= 0:
+            _check(deadline, server)
+
+    return watched(call, pulse)
+
+
+def _look(
+    server: RunningServer, client: Client, nodes: Sequence[RunningServer]
+) -> tuple[list[RunningServer] | None, ServedModel | None]:
+    """Which nodes have not joined, and the served model once all have."""
+    missing = _missing(server, client, nodes)
+    return missing, None if missing != [] else _probe(server, client)
 
 
 def _missing(
@@ -111,8 +135,7 @@ def _works(server: RunningServer, timeouts: Timeouts, deadline: Deadline) -> boo
     """A real generation; of a node that has no answers of its own, its word."""
     if server.role in HALF:
         return server.scanner.ready_line is not None
-    with Client(server.launch.base_url, timeout_s=timeouts.request_s) as patient:
-        _warm_up(server, patient, deadline)
+    _warm_up(server, timeouts.request_s, deadline)
     return True
 
 
@@ -134,11 +157,16 @@ def _probe(server: RunningServer, client: Client) -> ServedModel | None:
     return model
 
 
-def _warm_up(server: RunningServer, client: Client, deadline: Deadline) -> None:
+def _warm_up(server: RunningServer, request_s: float, deadline: Deadline) -> None:
     """One real generation; refusals are repeated while the server may still be warming up."""
+
+    def generate() -> Generation:
+        with Client(server.launch.base_url, timeout_s=request_s) as client:
+            return server.engine.generate(client, WARMUP)
+
     while True:
         try:
-            answer = watched(lambda: server.engine.generate(client, WARMUP), server.pulse)
+            answer = _watched(server, deadline, generate)
         except RequestFailed as error:
             server.assert_alive(serving=False)
             if 400 <= error.status < 500 or deadline.exceeded():

@@ -15,7 +15,10 @@ from harness.scenario.model import Scalar
 # A Python object that a server could only print: where it lies differs from start to start.
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 # What reading an answer of an unexpected form raises; see `reading`.
-MALFORMED = (KeyError, IndexError, TypeError, AttributeError, ValueError, StopIteration)
+MALFORMED = (
+    *(KeyError, IndexError, TypeError, AttributeError, ValueError, StopIteration),
+    *(ArithmeticError, RecursionError),  # a number of a thousand digits, a list in a thousand lists
+)
 
 
 def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar | None]:

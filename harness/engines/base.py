@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from harness.engines.arguments import ArgumentList
 from harness.engines.client import Client
 from harness.engines.facts import (
     AcceptCounters,
@@ -160,6 +161,11 @@ class Traces(Protocol):
         """Its System V segments."""
         ...
 
+    @property
+    def patterns(self) -> frozenset[str]:
+        """Shell patterns of the names that `owns` claims, for whoever cannot ask it: see `Guard`."""
+        ...
+
     def owns(self, path: str) -> bool:
         """Whether a file or socket in `/dev/shm` or `/tmp` is its own."""
         ...
@@ -170,6 +176,7 @@ class NoTraces:
     """Of a server whose names say nothing of whom they belong to."""
 
     sysv_ids: frozenset[int] = frozenset()
+    patterns: frozenset[str] = frozenset()
 
     def owns(self, path: str) -> bool:
         del path
@@ -211,6 +218,11 @@ class Engine(Protocol):
 
     def limits(self, launch: Launch) -> tuple[Told, ...]:
         """What limits the tokens of one request, prompt and output together; nothing where no flag tells."""
+        ...
+
+    def arguments(self, launch: Launch) -> ArgumentList:
+        """What its command line accepts, and where that is known from. Raises ConfigError where the installed
+        engine cannot tell."""
         ...
 
     def at_once(self, launch: Launch) -> tuple[Told, ...]:

@@ -61,6 +61,11 @@ def check(flags: Mapping[str, FlagValue], arguments: ArgumentList, owned: Collec
     return [*problems, *_missing(flags, arguments, mine)]
 
 
+def unknown_flags(flags: Mapping[str, FlagValue], arguments: ArgumentList) -> Iterator[str]:
+    """One sentence for each flag that the engine does not have, or not in this spelling."""
+    return (_unknown(flag, arguments) for flag in flags if _lookup(flag, arguments) is None)
+
+
 def _is_set(value: FlagValue) -> bool:
     return value is not None and value is not False  # 0 is set, and equals False
 

@@ -46,7 +46,7 @@ def _said(answer: Any, text: str) -> Said:
     usage = answer.get("usage") or {}
     reason = answer["choices"][0].get("finish_reason")
     return Said(
-        text=text.encode(errors="backslashreplace").decode(),  # half a character is evidence too
+        text=text,
         finish_reason=None if reason is None else str(reason),
         prompt_tokens=_count(usage.get("prompt_tokens")),
         completion_tokens=_count(usage.get("completion_tokens")),
@@ -54,4 +54,9 @@ def _said(answer: Any, text: str) -> Said:
 
 
 def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) else None
+    """Raises ValueError for a number that counts nothing."""
+    if not isinstance(value, int):
+        return None
+    if not 0 <= value < 2**31:
+        raise ValueError("a count of tokens below 0, or too large")
+    return value

@@ -63,10 +63,24 @@ def check_digests(folder: Path) -> list[str]:
     return [f"{ascii(name)[1:-1]} {fault}" for name, fault in wrong if fault]
 
 
+def listed_files(folder: Path) -> list[str]:
+    """Relative paths that `digests.json` lists, none that leads out of the folder; empty where it cannot be
+    read. Raises nothing."""
+    try:
+        digests = json.loads(read_bytes(folder / FILE_NAME))
+    except (OSError, ValueError, RecursionError):
+        return []
+    return [name for name in digests if not _leads_out(name)] if isinstance(digests, dict) else []
+
+
+def _leads_out(name: str) -> bool:
+    parts = PurePosixPath(name).parts
+    return not parts or parts[0] == "/" or ".." in parts
+
+
 def _fault(folder: Path, name: str, wanted: object) -> str:
     """What is wrong with one listed file, as the end of a sentence; empty when nothing is."""
-    parts = PurePosixPath(name).parts
-    if not parts or parts[0] == "/" or ".." in parts:
+    if _leads_out(name):
         return f"is listed in {FILE_NAME}, but leads out of the folder"
     path = folder / name
     try:

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -75,7 +75,7 @@ def collect(
 ) -> None:
     """Fill the check's folder. What goes wrong is put on record and the other checks go on, unless a server
     of the lane is gone: then TargetError."""
-    context = _context(check, planned, up, shop)
+    context = replace(_context(check, planned, up, shop), pulse=_limited(up, planned.lane.timeouts.check_s))
     shop.watcher.lane_phase(planned.lane.name, check.name)
     context.folder.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
@@ -113,6 +113,19 @@ def _context(check: PlannedCheck, planned: PlannedLane, up: Deployment, shop: Wo
         model_path=up.entry.launch.model_path,
         pulse=up.assert_alive,
     )
+
+
+def _limited(up: Deployment, limit_s: float) -> Callable[[], None]:
+    """What raises when a server has died, the run is to end, or the check has taken `limit_s` from now on."""
+    deadline = time.monotonic() + limit_s
+
+    def pulse() -> None:
+        up.assert_alive()
+        if time.monotonic() > deadline:
+            what = f"the check did not end within {limit_s:g} s (timeouts.check_s)"
+            raise TargetError(what, evidence=str(up.entry.log), code=Code.STALLED)
+
+    return pulse
 
 
 @dataclass(slots=True)

@@ -1,5 +1,6 @@
 """Two directories in, one judged pair out: lane directories of runs, or plain lm-eval output."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,6 +80,16 @@ def compare(
     return PairResult(verdict=verdict_of(kept, result.verdict), findings=kept, filters=result.filters)
 
 
+def exempted(a: Path, b: Path) -> tuple[str, ...]:
+    """The settings that may differ between the two: those that the record of a run declares for a pair of
+    these lanes; none where either is plain lm-eval output."""
+    folders = [_lane_folder(given) for given in (a, b)]
+    runs = [_run_of(folder)[0] for folder in folders]
+    if not all(_is_lane(folder, run) for folder, run in zip(folders, runs, strict=True)):
+        return ()
+    return _declared((folders[0].name, folders[1].name), runs).may_differ
+
+
 def _check_arguments(a: Path, b: Path, max_drop_pp: float | None) -> None:
     problems = [f"{folder} does not exist" for folder in (a, b) if not folder.exists()]
     problems += [f"{folder} is a whole run: name a lane in it" for folder in (a, b) if _is_run(folder)]
@@ -102,16 +113,24 @@ def _is_run(folder: Path) -> bool:
 
 
 def _examined(side: str, given: Path, expect_docs: int | None) -> _Lane | _Plain:
-    folder = given.resolve()
-    if folder.name == CHECK and any((folder / name).is_file() for name in _OWN_EVIDENCE):
-        folder = folder.parent  # a check's folder stands for its lane
+    folder = _lane_folder(given)
     run, findings = _run_of(folder)
-    known = run is not None and folder.name in run.lanes
-    traces = [folder / FILE_NAME, *(folder / CHECK / name for name in _OWN_EVIDENCE)]
-    if known or any(trace.is_file() for trace in traces):
+    if _is_lane(folder, run):
         return _lane(side, folder, run, findings, expect_docs)
     samples = load_samples(given)
     return _Plain(samples=samples, findings=_of(side, audit(samples, expected_docs=expect_docs).findings))
+
+
+def _lane_folder(given: Path) -> Path:
+    """A check's folder stands for its lane."""
+    folder = given.resolve()
+    own = folder.name == CHECK and any((folder / name).is_file() for name in _OWN_EVIDENCE)
+    return folder.parent if own else folder
+
+
+def _is_lane(folder: Path, run: RunRecord | None) -> bool:
+    traces = [folder / FILE_NAME, *(folder / CHECK / name for name in _OWN_EVIDENCE)]
+    return (run is not None and folder.name in run.lanes) or any(trace.is_file() for trace in traces)
 
 
 def _run_of(lane: Path) -> tuple[RunRecord | None, list[Finding]]:
@@ -177,7 +196,9 @@ def _of(side: str, findings: list[Finding]) -> list[Finding]:
 def _paired_lanes(
     baseline: _Lane, candidate: _Lane, max_drop_pp: float | None, out: Path | None
 ) -> PairResult:
-    pair = _declared(baseline, candidate).model_copy(update={"max_drop_pp": max_drop_pp})
+    names = (baseline.side.name, candidate.side.name)
+    declared = _declared(names, [baseline.run, candidate.run])
+    pair = declared.model_copy(update={"max_drop_pp": max_drop_pp})
     planned = parse_check(CHECK, baseline.record.check_params.get(CHECK, {}))
     try:
         return judge_pair(pair, planned.check, planned.params, baseline.side, candidate.side, out)
@@ -186,11 +207,10 @@ def _paired_lanes(
         return PairResult(verdict=verdict_of([finding], Verdict.REPORTED), findings=[finding])
 
 
-def _declared(baseline: _Lane, candidate: _Lane) -> Pair:
+def _declared(names: tuple[str, str], runs: Sequence[RunRecord | None]) -> Pair:
     """The pair of these two lanes that a run of either declares, whichever way round; else one that exempts
     nothing."""
-    names = (baseline.side.name, candidate.side.name)
-    for run in (baseline.run, candidate.run):
+    for run in runs:
         for pair in run.pair_specs.values() if run is not None else ():
             if {pair.baseline, pair.candidate} == set(names) and pair.check == CHECK:
                 return pair

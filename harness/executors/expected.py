@@ -23,7 +23,7 @@ def assert_expected(planned: PlannedLane, up: Deployment) -> None:
         wrong = [
             f"{key} is {config[key]!r}, expected {wanted!r}"
             for key, wanted in expect.items()
-            if key in config and str(config[key]).lower() != str(wanted).lower()
+            if key in config and (config[key] is None or str(config[key]).lower() != str(wanted).lower())
         ]
         if unknown or wrong:
             causes = ["the server rewrote a setting, or does not tell it"] if wrong else []
@@ -32,7 +32,7 @@ def assert_expected(planned: PlannedLane, up: Deployment) -> None:
             raise TargetError(
                 f"the running {record.role} server is not configured as expected: {told}",
                 cause="; ".join(causes),
-                fix=f"compare with effective-config.{record.role}.json in the lane's folder: all names are there",
+                fix=f"effective-config.{record.role}.json in the lane's folder has all names and values",
                 evidence=str(up.entry.log),
                 code=Code.CONFIG_REWRITTEN,
             )

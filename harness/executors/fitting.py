@@ -2,6 +2,7 @@
 check asks and what the servers take, its prompts and the model's tokenizer.
 """
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from harness.checks.base import reference_of
 from harness.checks.cache_boundary import CacheBoundaryParams
 from harness.checks.pause_resume import PauseResumeParams
 from harness.checks.prompts import tokenizer_problem
+from harness.engines.flags import unknown_flags
+from harness.errors import ConfigError
 from harness.executors.planned import PlannedLane
 from harness.executors.planned_check import PlannedCheck
 from harness.host.cpus import cores
@@ -35,6 +38,15 @@ def cpu_problems(planned: PlannedLane) -> Iterator[str]:
         if (wanted := server.spec.cpus or 0) > most:
             has = f"this process may use {most} of this machine's"
             yield f"{server.spec.role} leases {wanted} CPU cores (`cpus:`), and {has}: ask for fewer"
+
+
+def flag_problems(planned: PlannedLane) -> Iterator[str]:
+    """Flags that the engine does not have: all that is asked of the engine of a lane that is skipped, whose
+    machine may be another. A router has arguments of its own, and is asked where it runs."""
+    for server in planned.servers:
+        if server.spec.role != "router":
+            with contextlib.suppress(ConfigError):  # an engine that cannot tell is told where it runs
+                yield from unknown_flags(server.launch.flags, server.engine.arguments(server.launch))
 
 
 def check_problems(planned: PlannedLane, lanes: Mapping[str, PlannedLane]) -> Iterator[str]:

@@ -61,12 +61,21 @@ def examine_lane(run: RunDir, lane: LaneRecord) -> None:
     for changed in _changed(run.lane(lane.name), lane):
         _note(lane.findings, Finding(code=Code.EVIDENCE_MISSING, message=changed, where=lane.name))
     if lane.status in UNFINISHED and (lane.servers or run.lane(lane.name).is_dir()):
-        message = f"the lane did not come to its end ({lane.status}): its release was not verified"
+        message = f"the lane did not come to its end ({lane.status}): {_release_of(lane)}"
         _note(lane.findings, Finding(code=Code.INTERRUPTED, message=message, where=lane.name))
     if not lane.check_params and not lane.findings:
         message = "the lane has no check: its server was started and stopped, nothing was measured"
         _note(lane.findings, Finding(code=Code.NOT_RUN, message=message, where=lane.name))
     lane.verdict = verdict_of(lane.findings, worst(result.verdict for result in lane.checks.values()))
+
+
+def _release_of(lane: LaneRecord) -> str:
+    """How far its release came. Only an interrupted lane has its servers on record in any case."""
+    if "release" in lane.phases:
+        return "its servers were stopped, and their release was verified"
+    if lane.status == "interrupted" and not lane.servers:
+        return "none of its servers had been started"
+    return "its release was not verified"
 
 
 def _changed(folder: Path, lane: LaneRecord) -> list[str]:
@@ -187,11 +196,13 @@ def _all_gated(lane: LaneRecord, gated: set[tuple[str, str]]) -> bool:
 
 def _without_folder(lane: LaneRecord, name: str) -> Finding:
     """A check that was never begun, or one whose evidence is gone."""
-    stopped = [item for item in lane.findings if EFFECT[item.code] is not None]
+    own = [item for item in lane.findings if item.code is not Code.INTERRUPTED]  # told below, every time
+    stopped = [item for item in own if EFFECT[item.code] is not None]
     if lane.status == "done" and not stopped and not lane.collect_findings.get(name):
         message = f"the lane came to its end, but the evidence of check `{name}` is gone"
         return Finding(code=Code.EVIDENCE_MISSING, message=message, where=lane.name)
-    reason = stopped[0].headline if stopped else "the lane ended before this check"
+    before = "the run was interrupted" if lane.status in UNFINISHED else "the lane ended"
+    reason = stopped[0].headline if stopped else f"{before} before this check"
     return Finding(code=Code.NOT_RUN, message=f"not run: {reason}", where=lane.name)
 
 

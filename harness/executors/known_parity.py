@@ -10,10 +10,9 @@ from pathlib import Path
 
 from harness.checks.base import reference_of
 from harness.deploy.identity import model_digest
-from harness.errors import ConfigError, HarnessError
+from harness.errors import HarnessError
 from harness.evidence.fingerprint import ABSENT, Difference, Fingerprint, diff, up_to_check
 from harness.executors.planned import PlannedLane
-from harness.executors.planned_check import PlannedCheck
 from harness.executors.reuse import planned_fingerprint
 from harness.scenario.model import Scenario
 
@@ -30,13 +29,12 @@ def parity_problems(scenario: Scenario, lanes: Sequence[PlannedLane]) -> Iterato
             continue
         baseline, candidate = by_name[pair.baseline], by_name[pair.candidate]
         differences = diff(_known(baseline, pair.check), _known(candidate, pair.check), pair.may_differ)
-        found = [item for item in differences if not _same_files(item)]
+        unsure = (*_may_be_left_out(baseline), *_may_be_left_out(candidate))
+        found = [item for item in differences if not (item.key.startswith(unsure) or _same_files(item))]
         for item in found[:SHOWN]:
-            yield (
-                pair.candidate,
-                f"pair `{pair.name}`: {item.key} {_is(item.candidate)} on {pair.candidate} and "
-                f"{_is(item.baseline)} on {pair.baseline}, and the pair does not exempt it (`may_differ`)",
-            )
+            sides = f"{_is(item.candidate)} on {pair.candidate} and {_is(item.baseline)} on {pair.baseline}"
+            why = "and the pair does not exempt it (`may_differ`)"
+            yield pair.candidate, f"pair `{pair.name}`: {item.key} {sides}, {why}"
         if more := found[SHOWN:]:
             names = ", ".join(item.key for item in more)
             yield pair.candidate, f"pair `{pair.name}`: {len(more)} more settings differ: {names}"
@@ -58,18 +56,16 @@ def _known(planned: PlannedLane, last: str) -> Fingerprint:
     ]
     keys: Fingerprint = dict(planned_fingerprint(planned.lane, launches, digest=str))
     for check in planned.checks:
-        keys |= {f"check.{check.name}.{key}": value for key, value in _asked(check).items()}
+        asked = check.check.fingerprint(check.params, NOWHERE)
+        keys |= {f"check.{check.name}.{key}": value for key, value in asked.items()}
     return up_to_check(keys, [check.name for check in planned.checks], last)
 
 
-def _asked(check: PlannedCheck) -> Fingerprint:
-    """What the check's parameters alone give. Nothing of one with a reference: it may yet be left out."""
-    if reference_of(check.params, check.name) is not None:
-        return {}
-    try:
-        return check.check.fingerprint(check.params, NOWHERE)
-    except (ConfigError, HarnessError):  # told by its evidence only
-        return {}
+def _may_be_left_out(planned: PlannedLane) -> Iterator[str]:
+    """What the keys of checks begin with whose reference may deliver nothing."""
+    for check in planned.checks:
+        if reference_of(check.params, check.name) is not None:
+            yield f"check.{check.name}."
 
 
 def _same_files(item: Difference) -> bool:

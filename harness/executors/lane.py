@@ -5,6 +5,7 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 
 from harness.deploy.deployment import Deployment, deploy
@@ -163,7 +164,14 @@ def _lease(
     lease = stack.enter_context(shop.ports.lease(names))
     wanted = planned.cpus
     patience_s = CPU_WAIT_WITH_GPUS_S if planned.gpus else CPU_WAIT_S
-    cores = stack.enter_context(lease_cpus(wanted or None, patience_s, pulse=shop.halt.check))
+    cores = stack.enter_context(
+        lease_cpus(
+            wanted or None,
+            patience_s,
+            pulse=shop.halt.check,
+            waiting=partial(shop.watcher.note, planned.lane.name),
+        )
+    )
     if cores.note:
         shop.watcher.note(planned.lane.name, cores.note)
     held = [group for group in cpu_cores().values() if set(group) <= set(cores.cpus)]

@@ -60,8 +60,9 @@ def run_plan(
         ledger = _Ledger(run, _opening(plan, run, gpus, require_gate), watcher)
         run.write(ledger.record)
         become_subreaper()
+        guard = Guard(run.path)
         try:
-            with signals.interrupting(), Guard(run.path) as guard:
+            with signals.interrupting(), guard:
                 shop = Workshop(
                     run=run,
                     ports=ports,
@@ -84,6 +85,8 @@ def run_plan(
             ledger.record.status = "failed"
             trace = traceback.format_exc(limit=5)
             ledger.note(Code.HARNESS_BUG, f"the harness itself failed while it ran the lanes:\n{trace}")
+        for loss in guard.losses:
+            ledger.note(Code.GUARDIAN_LOST, loss)
         ledger.close()
     return run, ledger.record
 

@@ -81,6 +81,8 @@ def _startable(
             hopeless = not shop.gpus.peek(planned.gpus, suitable=planned.suits, link=planned.link)
             if hopeless or time.monotonic() > deadline:
                 started.append((planned, _last_try(planned, shop)))
+            else:
+                _say_what_is_awaited(planned, shop)
     return started
 
 
@@ -88,6 +90,16 @@ def _has_cores(planned: PlannedLane, others: Sequence[PlannedLane]) -> bool:
     """Whether the lanes of this run leave it its cores: it would wait for them with its GPUs in hand."""
     held = sum(other.cpus for other in others)
     return not planned.cpus or not held or held + planned.cpus <= len(cores())
+
+
+def _say_what_is_awaited(planned: PlannedLane, shop: Workshop) -> None:
+    """Once for each lane."""
+    name = planned.lane.name
+    if name not in shop.awaiting:
+        shop.awaiting.add(name)
+        suitable = (gpu for gpu in shop.gpus.inventory.gpus if planned.suits(gpu))
+        reasons = [f"{gpu}: {why}" for gpu in suitable if (why := shop.gpus.in_the_way(gpu))]
+        shop.watcher.note(name, f"waiting for {planned.gpus} GPU(s): {'; '.join(reasons) or 'none is idle'}")
 
 
 def _last_try(planned: PlannedLane, shop: Workshop) -> GpuLease | Problem:

@@ -13,7 +13,7 @@ from harness.engines import engine_of, roles_of
 from harness.engines.base import Launch
 from harness.errors import ConfigError
 from harness.executors import requirements
-from harness.executors.fitting import check_problems, cpu_problems, gpu_problems
+from harness.executors.fitting import check_problems, cpu_problems, flag_problems, gpu_problems
 from harness.executors.known_parity import parity_problems
 from harness.executors.planned import Plan, PlannedLane, PlannedServer
 from harness.executors.planned_check import parse_check, with_time_limits
@@ -153,7 +153,9 @@ def _model_path(lane: Lane) -> str:
 def _static_problems(planned: PlannedLane) -> list[str]:
     """What is wrong whatever this machine has: a lane that is skipped for want of hardware tells it too."""
     found = requirements.problems(planned.lane.requires)
-    return found if planned.lane.skip else [*found, *gpu_problems(planned)]
+    if planned.lane.skip:
+        return found
+    return [*found, *gpu_problems(planned), *(flag_problems(planned) if planned.skip else ())]
 
 
 def _lane_problems(planned: PlannedLane) -> list[str]:

@@ -7,21 +7,25 @@ What only a running server can tell (its resolved configuration) is compared aft
 the pair's own parity; a baseline that fails there is run again.
 """
 
+import errno
 import os
 import shutil
-import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from harness.deploy.identity import lane_fingerprint
 from harness.engines.base import Engine, Launch
 from harness.errors import HarnessError
-from harness.evidence.digests import check_digests
+from harness.evidence.digests import FILE_NAME as DIGESTS
+from harness.evidence.digests import check_digests, listed_files
+from harness.evidence.files import open_regular
 from harness.evidence.fingerprint import Fingerprint, diff, read_fingerprint, up_to_check
 from harness.evidence.record import LaneRecord, RunRecord, ServerRecord
 from harness.evidence.run_dir import RunDir
 from harness.executors.judge import examine_lane
+from harness.executors.planned_check import REQUEST_S
 from harness.findings import EFFECT, Code, Finding
 from harness.host.redact import redact_env, secret_values, telling
 from harness.scenario.model import Lane, Scenario
@@ -46,14 +50,17 @@ class EarlierRun:
         return cls(run, run.read())
 
     def take_over(self, lane: str, folder: Path) -> LaneRecord:
-        """Copy a lane's evidence into this run, so that the run can be judged by itself for ever. Raises
-        HarnessError; what was copied till then is left."""
+        """Copy a lane's evidence into this run, so that the run can be judged by itself for ever: what its
+        digests list, and nothing that lies beside it. Raises HarnessError; what was copied till then is
+        left."""
+        source = self.run.lane(lane)
         try:
-            shutil.copytree(self.run.lane(lane), folder, symlinks=True)
-            _make_writable(folder)
-        except (OSError, shutil.Error) as error:
+            for name in (DIGESTS, *listed_files(source)):
+                _copy(source / name, folder / name)
+        except (OSError, ValueError) as error:  # ValueError: a NUL in a name
+            full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
             what = f"the evidence of lane `{lane}` cannot be taken over from {self.run.path}: {error}"
-            raise HarnessError(what, code=Code.DISK_FULL) from error
+            raise HarnessError(what, code=Code.DISK_FULL if full else Code.HOST_FAULT) from error
         if changed := check_digests(folder):
             what = f"the evidence of lane `{lane}` changed while it was taken over: {'; '.join(changed[:3])}"
             raise HarnessError(what, code=Code.HOST_FAULT)
@@ -64,19 +71,17 @@ class EarlierRun:
         return record
 
 
-def _make_writable(folder: Path) -> None:
-    """An archive may be write-protected; its copy is judged and may be thrown away, both of which write."""
-    for place, _, names in os.walk(folder):
-        for path in (Path(place), *(Path(place, name) for name in names)):
-            if not path.is_symlink():
-                path.chmod(path.stat().st_mode | stat.S_IWUSR)
+def _copy(source: Path, target: Path) -> None:
+    """The content of a regular file. Raises OSError."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with open_regular(source) as old, target.open("xb") as new:
+        shutil.copyfileobj(old, new)
 
 
 def discard(folder: Path) -> None:
     """Throw a copy away: the earlier run keeps its own. Raises HarnessError."""
     try:
         if folder.exists():
-            _make_writable(folder)
             shutil.rmtree(folder)
     except OSError as error:
         what = f"the copied evidence {folder} cannot be removed: {error.strerror or error}"
@@ -103,7 +108,7 @@ def objections(past: EarlierRun, lane: Lane, launches: Sequence[tuple[Engine, La
         found.append("its folder is a link")
     if any(DIRTY in server.version for server in earlier.servers):
         found.append("its engine ran from a checkout with changes that no version tells apart")
-    if earlier.check_params != {name: dict(given) for name, given in lane.checks.items()}:
+    if _asked(earlier.check_params) != _asked(lane.checks):
         found.append("its checks had other parameters")
     folder = past.run.lane(lane.name)
     found += check_digests(folder)
@@ -120,6 +125,14 @@ def objections(past: EarlierRun, lane: Lane, launches: Sequence[tuple[Engine, La
         f"{item.key} was {item.baseline!r} and is {item.candidate!r}" for item in diff(before, now, LATER)
     )
     return found
+
+
+def _asked(checks: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Without how long an answer was waited for: what came in time is the same."""
+    return {
+        name: {key: value for key, value in given.items() if key != REQUEST_S}
+        for name, given in checks.items()
+    }
 
 
 def _judged_again(past: EarlierRun, earlier: LaneRecord) -> list[str]:

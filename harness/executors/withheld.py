@@ -72,9 +72,7 @@ def _skipped(planned: PlannedLane) -> LaneRecord:
     """The record that the lane will get."""
     finding = Finding(code=Code.NOT_RUN, message=planned.skip, where=planned.lane.name)
     left = finding.model_copy(update={"message": f"not run: {finding.headline}"})
-    checks = {
-        check.name: CheckResult(verdict=Verdict.SKIPPED, findings=[left]) for check in planned.checks
-    }
+    checks = {check.name: CheckResult(verdict=Verdict.SKIPPED, findings=[left]) for check in planned.checks}
     return LaneRecord(name=planned.lane.name, status="done", findings=[finding], checks=checks)
 
 

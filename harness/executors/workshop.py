@@ -28,6 +28,7 @@ class Workshop:
     gpu_wait_s: float = 600.0
     up: dict[str, Deployment] = field(default_factory=dict)  # by lane
     ended: dict[str, LaneRecord] = field(default_factory=dict)  # by lane, judged
+    awaiting: set[str] = field(default_factory=set)  # lanes of which it was told what they wait for
 
     def hurry(self, lane: str, number: int) -> None:
         """Signal the servers of a lane whose thread waits for them."""

@@ -1,9 +1,9 @@
 """The guardian: `python -m harness.host.guardian LOG HARNESS_PID`. Reads what to watch from standard input;
 when that ends without a `done` line, the harness has died; what it had started is stopped here, and the
-shared memory that this left behind is removed.
+shared memory, files and sockets that this left behind are removed.
 
-Standard library, `proc` and `shm` only: it must be up within milliseconds, cost next to nothing, and run
-where the harness's own packages cannot even be imported.
+Standard library, `proc`, `shm` and `strays` only: it must be up within milliseconds, cost next to nothing,
+and run where the harness's own packages cannot even be imported.
 """
 
 import contextlib
@@ -12,14 +12,17 @@ import signal
 import sys
 import time
 from collections.abc import Collection, Iterable, Mapping
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
 
-from harness.host import proc, shm
+from harness.host import proc, shm, strays
 
 SWEEP_S = 0.1
 TERM_S = 10.0  # servers on GPUs take seconds to leave in order
 KILL_S = 10.0
 QUIET_S = 1.0  # a child between fork and exec carries no mark yet
 QUIET_ALIVE_S = 0.2  # the harness lives and left its block by an exception: it is forking nothing now
+NAMES_SOMEBODY = 16  # characters besides the wildcards; fewer could be anybody's name
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP)
 
 
@@ -31,7 +34,8 @@ class Charges:
         self._first: dict[int, int] = {}  # pid and start time of each mark's first process
         self._known: dict[int, int] = {}
         self._shm: set[str] = set()  # names in /dev/shm that they were seen to use
-        self._shm_before = shm.snapshot()
+        self._shm_before: set[str] = set()  # what was there before anything was started
+        self._patterns: set[str] = set()  # names in /dev/shm and /tmp that can only be theirs
 
     def obey(self, line: str) -> bool:
         """Take one order; True for the last one, `done`."""
@@ -44,6 +48,10 @@ class Charges:
                 self._first[int(pid)] = int(started)
             case ["shm", name]:
                 self._shm.add(name)
+            case ["before", name]:
+                self._shm_before.add(unescaped(name))
+            case ["pattern", pattern] if len(pattern.replace("*", "")) >= NAMES_SOMEBODY:
+                self._patterns.add(pattern)
             case ["done"]:
                 return True
             case _:
@@ -65,9 +73,29 @@ class Charges:
 
     def remove_shm(self) -> list[str]:
         """Remove what they left in shared memory, now that they are gone; names of what is removed."""
-        ours = shm.leftovers(self._shm_before, self._known.keys(), self._shm).ours
+        left = shm.leftovers(frozenset(self._shm_before), self._known.keys(), self._shm)
+        ours = {*left.ours, *filter(self._owns, left.unattributed)}
         shm.remove(ours)
-        return sorted(set(ours) - shm.snapshot())
+        return sorted(ours - shm.snapshot())
+
+    def remove_files(self) -> list[str]:
+        """The same for files and sockets in the temporary directory."""
+        ours = strays.strays(self._owns)
+        strays.remove(ours)
+        return sorted(set(ours) - set(strays.strays(self._owns)))
+
+    def _owns(self, path: str) -> bool:
+        name = PurePosixPath(path).name
+        return any(fnmatchcase(name, pattern) for pattern in self._patterns)
+
+
+def escaped(name: str) -> str:
+    """A name as one word of an order, whatever it holds."""
+    return name.encode("unicode_escape").decode("ascii")
+
+
+def unescaped(word: str) -> str:
+    return word.encode("ascii").decode("unicode_escape")
 
 
 def _started(everyone: Mapping[int, proc.Stat], pid: int) -> int | None:
@@ -114,14 +142,20 @@ def _signal(process: proc.Stat, number: signal.Signals) -> None:
 
 
 def report(
-    stopped: Mapping[int, str], left: Iterable[int], removed: Collection[str], harness_pid: int
+    stopped: Mapping[int, str],
+    left: Iterable[int],
+    removed: Collection[str],
+    files: Collection[str],
+    harness_pid: int,
 ) -> str:
     """One line for people."""
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     what = "; ".join(f"{pid} {words}" for pid, words in stopped.items()) or "nothing was left running"
     alive = f"; STILL ALIVE: {', '.join(map(str, left))}" if left else ""
     memory = f"; removed shared memory: {', '.join(removed)}" if removed else ""
-    return f"{when} harness (pid {harness_pid}) ended without goodbye; stopped: {what}{alive}{memory}\n"
+    strayed = f"; removed files: {', '.join(files)}" if files else ""
+    told = f"stopped: {what}{alive}{memory}{strayed}"
+    return f"{when} harness (pid {harness_pid}) ended without goodbye; {told}\n"
 
 
 def main(log: str, harness_pid: int) -> None:
@@ -135,8 +169,9 @@ def main(log: str, harness_pid: int) -> None:
     charges.note_shm()
     stopped, left = stop_all(charges, QUIET_ALIVE_S if alive else QUIET_S)
     removed = [] if left else charges.remove_shm()
-    if stopped or removed or not alive:
-        text = report(stopped, left, removed, harness_pid)
+    files = [] if left else charges.remove_files()
+    if stopped or removed or files or not alive:
+        text = report(stopped, left, removed, files, harness_pid)
         with contextlib.suppress(OSError), open(log, "a", encoding="utf-8") as file:  # noqa: PTH123 - light
             file.write(text)
 

@@ -9,22 +9,25 @@ from harness.logscan.tracebacks import is_header
 MAX_LINES = 3
 LINES_READ = 60  # of the log's end, to find them in
 _RANK = re.compile(r"^\[?rank\d+\]?: ?")
-_RULE = re.compile(r"^[\W_]+$")  # dashes, stars, carets
+_WORD = re.compile(r"[^\W\d_]+")  # a progress bar has the same from beginning to end
 _CHAINED = re.compile(r"^(?:During handling of|The above exception was)\b.*:$")
 
 
 def last_words(lines: Sequence[str], grammar: LogGrammar, told: str) -> list[str]:
-    """The last few lines, in their order, that say something which neither `told` nor a later one of them
-    does, numbers aside. None where there is no such line."""
-    known = [_key(told)] if told else []
+    """The last few lines, in their order, that say something which a later one of them does not, numbers
+    aside; only those after the last that says what is `told` anyway. None where there is no such line."""
+    cause = _words(told)
+    known: set[str] = set()
     found: list[str] = []
     for line in reversed(lines):
         message = _message(line, grammar)
-        if message[:1].isspace() or is_header(message) or _RULE.match(message) or _CHAINED.match(message):
+        if message[:1].isspace() or is_header(message) or _CHAINED.match(message):
             continue
-        key = _key(message)
-        if key and not any(key in other or other in key for other in known):
-            known.append(key)
+        words = _words(message)
+        if cause and words and (words in cause or cause in words):
+            break
+        if words and words not in known:
+            known.add(words)
             found.append(line)
         if len(found) == MAX_LINES:
             break
@@ -37,5 +40,5 @@ def _message(line: str, grammar: LogGrammar) -> str:
     return text[stamp.end() :] if stamp else text
 
 
-def _key(text: str) -> str:
-    return " ".join(re.sub(r"\d+", "", text).split())
+def _words(text: str) -> str:
+    return " ".join(_WORD.findall(text))

@@ -1,5 +1,6 @@
 """`harness plan` for people: every command ready to paste."""
 
+import json
 import shlex
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +17,7 @@ def render_plan(name: str, plan: dict[str, Any]) -> str:
     for lane, planned in plan["lanes"].items():
         lines += ["", f"lane {safe(lane)}: {planned['gpus']} GPU(s)"]
         if planned["requires"]:
-            lines.append(f"  requires {safe(str(planned['requires']))}")
+            lines.append(f"  requires {safe(_written(planned['requires']))}")
         if planned["skip"]:
             lines.append(f"  will be SKIPPED: {safe(planned['skip'])}")
         if planned["taken_over_from"]:
@@ -37,7 +38,8 @@ def render_plan(name: str, plan: dict[str, Any]) -> str:
             elif planned_check["argv"]:
                 lines += _command([shlex.quote(word) for word in planned_check["argv"]])
             else:
-                told = ", ".join(f"{name} {value}" for name, value in planned_check["params"].items())
+                given = {name: value for name, value in planned_check["params"].items() if value is not None}
+                told = ", ".join(f"{name} {_written(value)}" for name, value in given.items())
                 lines.append(f"      asked by the harness itself: {safe(told, 1000)}")
     lines += _schedule(plan["schedule"])
     for pair in plan["pairs"]:
@@ -70,6 +72,17 @@ def _once(common: dict[str, str]) -> list[str]:
 
 def _settings(environment: dict[str, str]) -> list[str]:
     return [f"{key}={shlex.quote(value)}" for key, value in environment.items()]
+
+
+def _written(value: Any) -> str:
+    """As a scenario would have it."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_written(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_written, value))}]"
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _why(problems: Sequence[str], lane: str, check: str) -> str:

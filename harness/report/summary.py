@@ -1,13 +1,20 @@
 """`summary.txt` for people, `summary.json` for programs: two views of one record."""
 
-import re
-from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from harness.evidence.files import write_atomic, write_json
 from harness.evidence.record import RUN, FilterStats, LaneRecord, PairResult, RunRecord
 from harness.evidence.run_dir import RunDir
-from harness.findings import EFFECT, Code, Finding
+from harness.findings import EFFECT, Code
+from harness.report.findings_block import (
+    COMPARED,
+    all_findings,
+    findings_block,
+    lane_findings,
+    worst_first,
+)
 from harness.report.text import safe, seconds, table
 from harness.verdict import Verdict
 
@@ -20,13 +27,8 @@ MEANING = {
     Verdict.INVALID: "the evidence is not sound or not comparable",
     Verdict.FAIL: "the engine broke an acceptance rule",
 }
-SHOWN_PER_CODE = 3
 SHOWN_PLACES = 5
-# The last of a long list says how many there are.
-_ALL = re.compile(r"(\d+) findings of this kind in all; the first (\d+) are listed")
-COMPARED = "compare"  # the place of what `harness compare` found
-PAIR = "pair "  # before the name of a pair, as a place
-DECLARED = "what the record of their run declares for a pair of these lanes"
+UNSOUND = (Verdict.INCONCLUSIVE, Verdict.INFRA, Verdict.INVALID, Verdict.FAIL)
 
 
 def write_summary(run: RunDir, record: RunRecord) -> None:
@@ -69,6 +71,7 @@ def render_run(record: RunRecord, place: str) -> str:
         + (f": {safe(record.description)}" if record.description else ""),
         f"run       {safe(record.run_id)} ({record.status}), {_harness(record)}",
         f"verdict   {record.verdict}: {_meaning(record)} (exit code {record.exit_code})",
+        *_worst_line(record),
         *_changed_line(record),
         "",
         *_lanes_table(record),
@@ -76,7 +79,7 @@ def render_run(record: RunRecord, place: str) -> str:
     for name, result in record.pairs.items():
         spec = record.pair_specs.get(name)
         lines += ["", *_pair_block(name, result, spec.model_dump() if spec else {})]
-    lines += _findings_block(_all_findings(record))
+    lines += findings_block(all_findings(record))
     lines += ["", f"evidence  {safe(place, 4000)}"]
     return "\n".join(lines) + "\n"
 
@@ -86,6 +89,15 @@ def _meaning(record: RunRecord) -> str:
     if simulated and record.verdict is Verdict.REPORTED:
         return "on the simulator; nothing may be claimed of an engine"
     return MEANING[record.verdict]
+
+
+def _worst_line(record: RunRecord) -> list[str]:
+    """The first of the worst findings, for those who do not scroll; nothing where the run has no fault."""
+    found = worst_first(all_findings(record)) if record.verdict in UNSOUND else []
+    if not found or EFFECT[found[0][1].code] is None:
+        return []
+    place, finding = found[0]
+    return [f"worst     {safe(place, 80)}: {safe(finding.headline, 150)}"]
 
 
 def _harness(record: RunRecord) -> str:
@@ -132,7 +144,7 @@ def render_unfinished(run: RunDir, record: RunRecord, pid: str | None) -> str:
         f"verdict   {safe(verdict, 4000)}",
         "",
         *table(rows, indent=""),
-        *_findings_block(_all_findings(record)),
+        *findings_block(all_findings(record)),
         "",
         f"evidence  {safe(str(run.path), 4000)}",
     ]
@@ -146,8 +158,9 @@ def _lane_state(run: RunDir, lane: LaneRecord, *, alive: bool) -> tuple[str, str
     if not run.lane(lane.name).is_dir():
         return "waiting" if alive else "not begun", "-"
     state = "running" if alive else "cut off"
-    if not lane.servers:
-        return state, "waiting for its lease, or starting"
+    if not lane.servers:  # they are on record once all of them are ready
+        launched = any(run.lane(lane.name).glob("command*.txt"))
+        return state, "loading" if launched else "waiting for its lease"
     begun = [name for name in lane.check_params if run.check(lane.name, name).is_dir()]
     if not begun or begun[-1] not in lane.phases:
         return state, begun[-1] if begun else "ready"
@@ -157,12 +170,19 @@ def _lane_state(run: RunDir, lane: LaneRecord, *, alive: bool) -> tuple[str, str
 def _lanes_table(record: RunRecord) -> list[str]:
     """One row for each check; what is true of the whole lane stands in its first row."""
     rows = [["lane", "verdict", "engine", "ready", "check", "verdict", "took", "measured"]]
+    judges = _judged_by(record)
     for name, lane in record.lanes.items():
         server = lane.servers[0] if lane.servers else None  # of P/D lanes the last one is a router
         engine = f"{server.engine} {server.version}" if server else "-"
-        whole = [name, str(lane.verdict), engine, seconds(lane.phases.get("ready"))]
+        earlier = [Path(f.where).name for f in lane.findings if f.code is Code.BASELINE_REUSED]
+        took = {} if earlier else lane.phases  # not now
+        whole = [name, str(lane.verdict), engine, seconds(took.get("ready"))]
         for check, result in lane.checks.items():
-            own = [check, str(result.verdict), seconds(lane.phases.get(check)), safe(result.told) or "-"]
+            measured = [safe(result.told)] if result.told else []
+            if result.verdict is Verdict.REPORTED and (name, check) in judges:
+                measured.append(f"judged by pair {', '.join(judges[name, check])}")
+            measured += [f"taken over from {run}" for run in earlier]
+            own = [check, str(result.verdict), seconds(took.get(check)), "; ".join(measured) or "-"]
             rows.append([*whole, *own])
             whole = ["", "", "", ""]
         if not lane.checks:
@@ -170,17 +190,34 @@ def _lanes_table(record: RunRecord) -> list[str]:
     return table(rows, right=frozenset({3, 6}), indent="")
 
 
-def render_compare(baseline: str, candidate: str, max_drop_pp: float | None, result: PairResult) -> str:
-    """What `harness compare` prints."""
+def _judged_by(record: RunRecord) -> dict[tuple[str, str], list[str]]:
+    """By lane and check, the pairs that passed on it: such a check counts as more than REPORTED."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for name, pair in record.pair_specs.items():
+        if name in record.pairs and record.pairs[name].verdict is Verdict.PASS:
+            for side in (pair.baseline, pair.candidate):
+                found.setdefault((side, pair.check), []).append(name)
+    return found
+
+
+def render_compare(
+    baseline: str,
+    candidate: str,
+    max_drop_pp: float | None,
+    result: PairResult,
+    *,
+    may_differ: Sequence[str] = (),
+) -> str:
+    """What `harness compare` prints; `may_differ` is what a pair of these lanes exempts."""
     spec = {
         "baseline": baseline,
         "candidate": candidate,
         "check": "gsm8k",
-        "may_differ": [DECLARED],
+        "may_differ": may_differ,
         "max_drop_pp": max_drop_pp,
     }
     lines = _pair_block(COMPARED, result, spec)
-    lines += _findings_block([(COMPARED, finding) for finding in result.findings])
+    lines += findings_block([(COMPARED, finding) for finding in result.findings])
     return "\n".join(lines) + "\n"
 
 
@@ -194,7 +231,7 @@ def _pair_block(name: str, result: PairResult, spec: dict[str, Any]) -> list[str
         f"  candidate {candidate} against baseline {baseline} on {check}",
         f"  {rule}; may differ: {may_differ}",
     ]
-    heading = ["filter", "n", "baseline", "candidate", "delta", "95 % interval", "only baseline"]
+    heading = ["filter", "n", "baseline", "candidate", "delta", "95 % two-sided", "only baseline"]
     rows = [[*heading, "only candidate", "both wrong, differ", "McNemar p"]]
     rows += [_filter_row(filter_name, stats) for filter_name, stats in result.filters.items()]
     return lines + (table(rows, right=frozenset(range(1, 10))) if result.filters else [])
@@ -223,67 +260,8 @@ def _lane_block(lane: LaneRecord) -> list[str]:
     for name, result in lane.checks.items():
         lines.append(f"check    {safe(name)}: {result.verdict}")
         lines += [f"           {safe(metric)} = {_number(value)}" for metric, value in result.metrics.items()]
-    return lines + _findings_block(_lane_findings(lane))
+    return lines + findings_block(lane_findings(lane))
 
 
 def _number(value: float | int | str | None) -> str:
     return f"{value:.4f}" if isinstance(value, float) else safe(str(value))
-
-
-def _all_findings(record: RunRecord) -> list[tuple[str, Finding]]:
-    found = [("run", finding) for finding in record.findings]
-    for lane in record.lanes.values():
-        found += _lane_findings(lane)
-    for name, result in record.pairs.items():
-        found += [(f"{PAIR}{name}", finding) for finding in result.findings]
-    return found
-
-
-def _lane_findings(lane: LaneRecord) -> list[tuple[str, Finding]]:
-    """Of the lane and its checks. That a lane was not run is said once, and not again of each check."""
-    found = [(lane.name, finding) for finding in lane.findings]
-    told = {finding.code for finding in lane.findings} & {Code.NOT_RUN}
-    for name, result in lane.checks.items():
-        found += [(f"{lane.name}/{name}", finding) for finding in result.findings if finding.code not in told]
-    return found
-
-
-def _findings_block(found: list[tuple[str, Finding]]) -> list[str]:
-    """Worst first; of many alike the first few, with the number of the rest."""
-    if not found:
-        return []
-    lines = ["", "findings"]
-    total: Counter[tuple[str, str]] = Counter()
-    for place, finding in found:
-        match = _ALL.match(finding.message)
-        total[place, finding.code] += int(match[1]) - int(match[2]) if match else 1
-    shown: Counter[tuple[str, str]] = Counter()
-    for place, finding in sorted(found, key=lambda entry: -_rank(entry[1])):
-        shown[place, finding.code] += 1
-        count = shown[place, finding.code]
-        if count <= SHOWN_PER_CODE:
-            effect = EFFECT[finding.code]
-            where = f" [{safe(finding.where, 160)}]" if finding.where not in ("", place) else ""
-            lines.append(f"  {effect or 'note'}  {finding.code}  {safe(place)}: {_message(finding)}{where}")
-        elif count == SHOWN_PER_CODE + 1:
-            rest = total[place, finding.code] - SHOWN_PER_CODE
-            lines.append(f"  ... and {rest} more {finding.code} of {safe(place)} ({_all_of(place)})")
-    return lines
-
-
-def _all_of(place: str) -> str:
-    """Where every finding of the place lies."""
-    if place == COMPARED:
-        return "--out keeps all"
-    has_folder = "/" in place or place.startswith(PAIR)  # a check's or a pair's
-    return "all in its findings.jsonl" if has_folder else "all in run.json"
-
-
-def _message(finding: Finding) -> str:
-    first, *rest = finding.message.split("\n")
-    return "\n".join([safe(first, 600), *(f"      {safe(line)}" for line in rest[:20])])
-
-
-def _rank(finding: Finding) -> int:
-    effect = EFFECT[finding.code]
-    return -1 if effect is None else effect.rank

@@ -1,7 +1,7 @@
 """Plain-text building blocks. Model output and log lines are hostile: no control character gets through."""
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 CELL = 400  # characters
 
@@ -16,6 +16,12 @@ def safe(text: str, limit: int = 400) -> str:
 def safe_block(text: str) -> str:
     """As `safe`, but line breaks stay."""
     return "\n".join(safe(line, 1000) for line in text.split("\n"))
+
+
+def quoted(lines: Iterable[str]) -> list[str]:
+    """Lines behind the first of a text that may be a server's: none of them can pass for a line of the page.
+    Those that are quoted already, as the last lines of a log are, look the same."""
+    return [f"      | {safe(line.removeprefix('    | '))}".rstrip() for line in lines]
 
 
 def width(text: str) -> int:

@@ -6,12 +6,14 @@ out again.
 """
 
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
 Scalar: TypeAlias = bool | int | float | str
 FlagValue: TypeAlias = Scalar | list[int | float | str] | None
+WEEK_S = 7 * 24 * 3600  # a longer limit is none, and more than some clocks can wait for
+Seconds: TypeAlias = Annotated[float, Field(gt=0, le=WEEK_S, allow_inf_nan=False)]
 Role: TypeAlias = Literal["normal", "prefill", "decode", "master", "router"]
 
 
@@ -47,11 +49,11 @@ class ServerSpec(Frozen):
 class Timeouts(Frozen):
     """Seconds. `start_s` counts since the last visible progress; `start_cap_s` is the hard limit."""
 
-    start_s: float = Field(300, gt=0)
-    start_cap_s: float = Field(3600, gt=0)
-    request_s: float = Field(600, gt=0)
-    check_s: float = Field(6 * 3600, gt=0)
-    stop_s: float = Field(30, gt=0)
+    start_s: Seconds = 300
+    start_cap_s: Seconds = 3600
+    request_s: Seconds = 600
+    check_s: Seconds = 6 * 3600
+    stop_s: Seconds = 30
 
 
 class Lane(Frozen):

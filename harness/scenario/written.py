@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from harness.scenario.model import Role, Scalar
+from harness.scenario.model import Seconds as Limit
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -78,8 +79,8 @@ Reason = Annotated[str | None, AfterValidator(_reason)]
 Gpus = Annotated[int, Field(ge=0), BeforeValidator(_no_bool)]
 Cores = Annotated[int, Field(ge=1), BeforeValidator(_no_bool)]
 Points = Annotated[float, Field(ge=0, lt=100, allow_inf_nan=False), BeforeValidator(_no_bool)]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_no_bool)]
-Minutes = Seconds
+Seconds = Annotated[Limit, BeforeValidator(_no_bool)]
+Minutes = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_no_bool)]
 FlagName = Annotated[str, AfterValidator(one_line)]
 Flag = Annotated[Any, BeforeValidator(_flag), WithJsonSchema(_FLAG_SCHEMA)]
 VariableName = Annotated[str, AfterValidator(_variable)]

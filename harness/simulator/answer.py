@@ -127,6 +127,17 @@ def _another(number: str) -> str:
 
 
 def _repeated(answer: Answer, max_new_tokens: int) -> Answer:
-    loop = answer.tokens[:LOOP] or answer.tokens
-    tokens = [replace(loop[at % len(loop)], index=at + 1) for at in range(max_new_tokens)]
-    return Answer.of(tokens, replace(answer.done, reason="length", generated=len(tokens)))
+    """To the limit, instead of an end of its own. What another fault did to it stays: an answer that was cut
+    or given up is as short as before, and what was damaged says something else, over and over."""
+    tokens, ended = answer.tokens, answer.done.reason == "stop"
+    damaged = next((at for at, token in enumerate(tokens) if token.damaged), len(tokens))
+    sound, broken = tokens[:damaged][:LOOP], tokens[damaged:][:LOOP]
+    size = max_new_tokens if ended else len(tokens)
+    if not broken:
+        damaged = size
+    looped = [
+        sound[at % len(sound)] if at < damaged else broken[(at - damaged) % len(broken)] for at in range(size)
+    ]
+    tokens = tuple(replace(token, index=at) for at, token in enumerate(looped, 1))
+    reason = "length" if ended else answer.done.reason
+    return Answer.of(tokens, replace(answer.done, reason=reason, generated=len(tokens)))

@@ -95,7 +95,7 @@ class Speech:
 
     __slots__ = (
         "_closing", "_context", "_digest", "_eos", "_full_stop", "_length", "_pending", "_position", "_said",
-        "_sentence", "_words",
+        "_sentence", "_words", "damaged",
     )  # fmt: skip
 
     def __init__(
@@ -111,6 +111,7 @@ class Speech:
         self._full_stop = full_stop
         self._closing: tuple[int, ...] | None = closing
         self._eos = eos
+        self.damaged = False
         self._digest = context.digest()
         self._pending: tuple[int, ...] = ()
         self._position = 0  # in pending
@@ -137,6 +138,7 @@ class Speech:
 
     def corrupt(self, what: bytes) -> None:
         """The context is damaged: everything after this differs."""
+        self.damaged = True
         self._context.update(b"\0damaged\0" + what)
         self._pending, self._position = (), 0
 

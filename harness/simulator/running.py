@@ -105,6 +105,7 @@ class Running:
                 prompt_cached=self.cached,
                 mtp_accepted=self.mtp_accepted,
                 mtp_verified=self.mtp_verified,
+                damaged=self.speech.damaged,
             )
         )
 

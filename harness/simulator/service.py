@@ -228,7 +228,8 @@ class Service:
         answer = Answer.of(sequence.tokens, sequence.done)
         if not group.faults:
             return answer
-        return await self._distortion.apply(answer, group.faults, group.max_new_tokens)
+        most = max(request.max_new_tokens for request in group.requests)
+        return await self._distortion.apply(answer, group.faults, most)
 
     def _abort(self, group: Group) -> None:
         for request in group.requests:

@@ -3,9 +3,10 @@
 Faults and the model's ability are planted here and not by flags, which the real server would refuse.
 """
 
+import difflib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeAlias
@@ -22,6 +23,12 @@ Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 
 class BadSettings(Exception):
     """The file of `HARNESS_SIMULATOR` is missing or wrong; the text says where."""
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, 1)
+    return f"; did you mean `{near[0]}`?" if near else f"; there are {', '.join(names)}"
 
 
 class Fault(BaseModel):
@@ -45,7 +52,7 @@ class Fault(BaseModel):
     @classmethod
     def _known(cls, name: str) -> str:
         if name not in FAULTS:
-            raise ValueError(f"there is no fault '{name}'; there are {', '.join(FAULTS)}")
+            raise ValueError(f"there is no fault `{name}`{_nearest(name, FAULTS)}")
         return name
 
     @model_validator(mode="after")
@@ -88,7 +95,8 @@ class Settings(BaseModel):
     def _costs(cls, costs: Mapping[str, float]) -> Mapping[str, float]:
         known = {field.name for field in fields(Speed)}
         if unknown := costs.keys() - known:
-            raise ValueError(f"there is no cost {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+            one = min(unknown)
+            raise ValueError(f"there is no cost `{one}`{_nearest(one, known)}")
         return costs
 
     @property
@@ -113,5 +121,17 @@ def load() -> Settings:
         return Settings(answer_key=_usual_answers(), speed=0.1)
     try:
         return Settings.model_validate(json.loads(Path(name).read_text(encoding="utf-8")))
-    except (OSError, ValueError, ValidationError) as error:
+    except ValidationError as error:
+        raise BadSettings(f"{VARIABLE}={name}: {'; '.join(map(_sentence, error.errors()))}") from error
+    except (OSError, ValueError) as error:  # not there, or no JSON
         raise BadSettings(f"{VARIABLE}={name}: {error}") from error
+
+
+def _sentence(error: Mapping[str, Any]) -> str:
+    """`faults.0.share: Input should be ...`, without the library's own marks."""
+    place = ".".join(map(str, error["loc"]))
+    told = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "extra_forbidden":
+        known = Fault.model_fields if "faults" in error["loc"] else Settings.model_fields
+        told = f"there is no such setting{_nearest(str(error['loc'][-1]), known)}"
+    return f"{place}: {told}" if place else "it holds no JSON object"

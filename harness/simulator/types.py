@@ -44,6 +44,7 @@ class Token:
     prompt_cached: int
     mtp_accepted: int
     mtp_verified: int
+    damaged: bool = False  # by a fault, now or before it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

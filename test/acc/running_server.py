@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from harness.checks import CHECKS
 from harness.checks.base import CheckContext, Command, ServerView
 from harness.checks.exchange import EXCHANGES, FACTS, MARKS
+from harness.checks.prompts import tokenizer_problem
 from harness.engines import ENGINES
 from harness.engines.client import Client
 from harness.errors import ConfigError, Problem
@@ -78,6 +79,10 @@ def connect(given: argparse.Namespace) -> RunningServer:
     url = str(given.url).rstrip("/")
     if not given.model_dir.is_dir():
         raise ConfigError(f"--model-dir: there is no directory {given.model_dir}")
+    if problem := tokenizer_problem(given.model_dir, server_tells=False):
+        raise ConfigError(f"--model-dir: {problem}")
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"--url: {url} does not begin with http://")
     if given.server_log is not None and not given.server_log.is_file():
         raise ConfigError(f"--server-log: there is no file {given.server_log}")
     log = given.server_log or given.output.with_suffix(".no-log")  # a log that is not there says nothing

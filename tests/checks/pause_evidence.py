@@ -129,6 +129,7 @@ def _exchange(seq: int, leg: str, case: str, seed: int) -> Exchange:
         use_cache=leg != SERIAL,
         started_s=0.1 * seq,
         latency_s=1.0,
+        text="some words",
         ids=[seed * 10 + at for at in range(output)],
         logprobs=[-0.5] * output,
         finish_reason="length",

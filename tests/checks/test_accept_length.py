@@ -10,7 +10,7 @@ import pytest
 from harness.checks.accept_length import AcceptLength, AcceptLengthParams
 from harness.codes import Code
 from harness.verdict import Verdict
-from tests.checks.evidence_files import Story, exchange, mark
+from tests.checks.evidence_files import IDS, Story, exchange, mark
 
 CHECK = AcceptLength()
 PREFIX = "vllm:spec_decode_num"
@@ -25,7 +25,9 @@ def story(accepted: int = 20) -> Story:
     """Two prompts, each with an accept length of 3 when cold and when warm."""
     return Story(
         exchanges=[
-            exchange(leg, str(case), cached={"total": hit}, accept=speculated(accepted))
+            exchange(
+                leg, str(case), cached={"total": hit}, accept=speculated(accepted), ids=[*IDS[:-1], case]
+            )
             for leg, hit in (("cold", 0), ("warm", 512))
             for case in range(2)
         ],
@@ -181,6 +183,13 @@ FAULTS: dict[str, tuple[Damage, Verdict, set[Code]]] = {
     "one request does not tell": (put("warm", accept=None), Verdict.INVALID, {Code.NOT_EXERCISED}),
     "accepted without a step": (
         put("warm", accept={"accepted": 41, "proposed": 40, "steps": 0}),
+        Verdict.INVALID,
+        {Code.NOT_EXERCISED},
+    ),
+    "one token for ever": (every(ids=[0] * 32), Verdict.INVALID, {Code.NOT_EXERCISED}),
+    "one answer to every prompt": (every(ids=IDS), Verdict.INVALID, {Code.NOT_EXERCISED}),
+    "counters that stood still": (
+        lambda made: [one.update(counters=counters(100, 50)) for one in made.marks],
         Verdict.INVALID,
         {Code.NOT_EXERCISED},
     ),

@@ -1,7 +1,8 @@
 """What a server tells that cannot be: it is an error of that request, and spoils no other evidence."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -9,9 +10,11 @@ import pytest
 from harness.checks import asking
 from harness.checks.asking import Ask, Asker
 from harness.checks.base import CheckContext, ServerView
-from harness.checks.exchange import load_evidence
-from harness.engines.base import CachedTokens, Engine, GenerateRequest, Generation, LogFacts
-from harness.engines.client import Client
+from harness.checks.exchange import MARKS, load_evidence
+from harness.engines.base import AcceptCounters, CachedTokens, Engine, GenerateRequest, Generation, LogFacts
+from harness.engines.client import Client, RequestFailed
+from harness.errors import TargetError
+from harness.findings import Code
 
 SOUND = Generation(
     text="yes",
@@ -47,9 +50,9 @@ def _no_logs_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "QUIET_S", 0.0)
 
 
-def asked(folder: Path, engine: Any) -> None:
+def context_of(folder: Path, engine: Any, pulse: Callable[[], None] = lambda: None) -> CheckContext:
     made: Engine = engine
-    context = CheckContext(
+    return CheckContext(
         engine=made,
         base_url="http://127.0.0.1:9",
         served_name="any",
@@ -57,8 +60,12 @@ def asked(folder: Path, engine: Any) -> None:
         server_log=folder / "server.log",
         start_command=lambda *_: pytest.fail("no program is started here"),
         progress=lambda *_: None,
+        pulse=pulse,
     )
-    with Asker(context) as asker:
+
+
+def asked(folder: Path, engine: Any) -> None:
+    with Asker(context_of(folder, engine)) as asker:
         for prompt in ((1, 2), (9, 9)):
             asker.ask(Ask(leg="cold", case=str(prompt[0]), prompt=prompt, tokens=2, max_tokens=2))
 
@@ -72,8 +79,14 @@ def asked(folder: Path, engine: Any) -> None:
         {"first_token_s": float("inf")},
         {"text": None},
         {"pauses": -1},
+        {"ids": (1, -1)},
+        {"ids": (1, 10**3000)},
+        {"prompt_tokens": 2**31},
+        {"completion_tokens": -1},
+        {"cached": CachedTokens(host=2**31)},
+        {"accept": AcceptCounters(proposed=10**3000, accepted=1)},
     ],
-    ids=repr,
+    ids=lambda values: repr(values)[:60],
 )
 def test_an_odd_answer_is_an_error_of_its_own(tmp_path: Path, values: dict[str, Any]) -> None:
     asked(tmp_path, Odd(**values))
@@ -81,12 +94,40 @@ def test_an_odd_answer_is_an_error_of_its_own(tmp_path: Path, values: dict[str, 
     assert (sound.error, sound.ids) == (None, [1, 2])
     assert odd.error is not None
     assert odd.error.startswith("the answer cannot be read")
+    assert len(odd.error) < 200
     assert odd.ids == []
 
 
 def test_a_counter_that_is_no_number_is_left_out(tmp_path: Path) -> None:
     asked(tmp_path, Odd())
     assert load_evidence(tmp_path).marks["begin"].counters == {"good_total": 1.0}
+
+
+def test_counters_that_do_not_come_end_the_asking(tmp_path: Path) -> None:
+    class Mute(Odd):
+        def counters(self, client: Client) -> dict[str, float]:
+            raise RequestFailed("planted", timed_out=True)
+
+    with pytest.raises(TargetError) as caught:
+        asked(tmp_path, Mute())
+    assert caught.value.code is Code.STALLED
+    assert '"begin"' in (tmp_path / MARKS).read_text()
+
+
+def test_the_pulse_ends_a_mark_too(tmp_path: Path) -> None:
+    over = Event()
+
+    class Slow(Odd):
+        def counters(self, client: Client) -> dict[str, float]:
+            over.wait(20)
+            return {}
+
+    def pulse() -> None:
+        raise TargetError("planted")
+
+    with pytest.raises(TargetError, match="planted"), Asker(context_of(tmp_path, Slow(), pulse)):
+        pytest.fail("its first mark is made before")
+    over.set()
 
 
 def test_only_what_was_logged_since_the_check_began_is_read(tmp_path: Path) -> None:

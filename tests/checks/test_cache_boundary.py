@@ -71,6 +71,10 @@ def drop(leg: str) -> Callable[[Story], Any]:
     return lambda made: made.exchanges.remove(made.of(leg))
 
 
+def every(**values: Any) -> Callable[[Story], Any]:
+    return lambda made: [one.update(values) for one in made.exchanges]
+
+
 def both_differ(made: Story) -> None:
     made.of("warm").update(ids=OTHER)
     made.of("control").update(ids=OTHER)
@@ -160,6 +164,10 @@ FAULTS: dict[str, tuple[Callable[[Story], Any], Verdict, Code]] = {
     "finish reason unknown": (put("warm", finish_reason=""), Verdict.FAIL, Code.BAD_ANSWER),
     "request failed": (put("warm", error="500"), Verdict.INVALID, Code.REQUEST_FAILED),
     "given up with 200": (put("warm", finish_reason="abort"), Verdict.FAIL, Code.BAD_ANSWER),
+    "one token for ever": (every(ids=[0] * len(IDS)), Verdict.INVALID, Code.NOT_EXERCISED),
+    "one answer to every prompt": (every(ids=IDS), Verdict.INVALID, Code.NOT_EXERCISED),
+    "one token for ever when warm": (put("warm", ids=[0] * len(IDS)), Verdict.FAIL, Code.OUTPUT_DIFFERS),
+    "no text": (put("warm", text=""), Verdict.FAIL, Code.BAD_ANSWER),
     "output cut": (put("warm", ids=IDS[:5], completion_tokens=5), Verdict.FAIL, Code.OUTPUT_COUNT),
     "answers swapped": (swapped, Verdict.FAIL, Code.OUTPUT_DIFFERS),
     "another prompt": (put("warm", prompt=[9]), Verdict.INVALID, Code.NOT_EXERCISED),
@@ -217,4 +225,6 @@ def test_it_cannot_be_paired(tmp_path: Path) -> None:
 
 def test_lengths_that_mean_nothing_are_refused() -> None:
     assert CHECK.problems(CacheBoundaryParams(lengths=(2,)))
+    (problem,) = CHECK.problems(CacheBoundaryParams(lengths=(600, 601, 600)))
+    assert problem == "lengths: 600 is there 2 times; once is enough"
     assert not CHECK.problems(CacheBoundaryParams())

@@ -194,6 +194,11 @@ OTHER_IDS = [*IDS[:-1], 999]
 FAULTS: dict[str, tuple[Damage, Verdict, Code]] = {
     "cold was not cold": (put("cold", cached=tiers(256, 0)), Verdict.INVALID, Code.COLD_NOT_COLD),
     "what pushes it out was cached": (put("evict", cached=tiers(64, 0)), Verdict.INVALID, Code.COLD_NOT_COLD),
+    "one token for ever": (
+        lambda made: [one.update(ids=[0] * 32) for one in made.exchanges if one["leg"] != "evict"],
+        Verdict.INVALID,
+        Code.NOT_EXERCISED,
+    ),
     "warm hit too small": (put("warm", cached=tiers(256, 0)), Verdict.FAIL, Code.HIT_MISMATCH),
     "configured but never read": (
         put("reload", cached=tiers(0, 0)),
@@ -421,3 +426,11 @@ def test_parameters() -> None:
     assert CHECK.problems(params) == []
     assert CHECK.problems(CpuReloadParams(evict=0)) != []
     assert CHECK.problems(CpuReloadParams.model_validate({"tier": "off", "control": "x"})) != []
+
+
+@pytest.mark.parametrize(
+    ("evict", "said"), [(0, "push nothing out"), (10_000_000_000, "100000 are the most")]
+)
+def test_a_number_of_prompts_that_nobody_can_have_meant(evict: int, said: str) -> None:
+    (problem,) = CHECK.problems(CpuReloadParams(evict=evict))
+    assert said in problem

@@ -264,6 +264,20 @@ def test_without_a_control_a_difference_has_no_cause(tmp_path: Path) -> None:
     assert "first at token 3 of 6" in result.findings[0].message
 
 
+def test_told_whose_answers_differ(tmp_path: Path) -> None:
+    made = lightllm()
+    made.change(STRESS, "1", ids=[10, 11, 99, 13, 14, 15])
+    made.change(STRESS, "2", ids=[10, 11, 99, 13, 14, 15])
+    told = judged(tmp_path, made).told
+    assert told == "2 of 4 requests paused, 3 pauses; 2 answers differ, 1 of them of paused requests"
+
+
+def test_lost_requests_were_paused_too(tmp_path: Path) -> None:
+    made = lightllm()
+    made.log("3", paused=(121,), recovered=())
+    assert judged(tmp_path, made).told == "2 of 4 requests paused, 2 pauses"
+
+
 def test_a_reference_that_was_not_collected(tmp_path: Path) -> None:
     params = PARAMS.model_copy(update={"reference": "elsewhere"})
     result = judged(tmp_path, lightllm(), params=params)
@@ -432,3 +446,16 @@ def test_a_log_that_is_not_there_proves_nothing(tmp_path: Path) -> None:
     made = lightllm()
     made.notes["role"] = f"not {ROLE}"
     assert codes(judged(tmp_path, made)) == {Code.EVIDENCE_MISSING}
+
+
+@pytest.mark.parametrize("answer", [[7] * 8, list(range(8))])
+def test_answers_that_cannot_show_damage(tmp_path: Path, answer: list[int]) -> None:
+    """One token over and over, or the same for every prompt: here and in the control, paused or not."""
+    made, control = lightllm(), lightllm(paused=False)
+    for one in (made, control):
+        for leg in (STRESS, SERIAL):
+            one.change_all(leg, ids=answer, max_tokens=8, completion_tokens=8, logprobs=[-0.5] * 8)
+    result = judged(tmp_path, made, control, PARAMS.model_copy(update={"output_tokens": 8}))
+    assert result.verdict is Verdict.INVALID
+    assert codes(result) == {Code.NOT_EXERCISED, Code.REFERENCE_UNFIT}
+    assert all("cannot show damage" in finding.message for finding in result.findings)

@@ -536,7 +536,7 @@ def test_what_no_node_tells_is_said(tmp_path: Path) -> None:
     result = lane.judged(tmp_path)
     assert outcome(result) == (Verdict.PASS, set())
     assert (result.metrics["settings_equal"], result.metrics["settings_not_told"]) == (3, "dtype")
-    assert result.told.endswith("3 settings equal, 1 off or not told")
+    assert result.told.endswith("3 settings equal, 1 unset or not told")
 
 
 def test_a_mismatch_names_the_key_and_both_values(tmp_path: Path) -> None:
@@ -632,4 +632,22 @@ def test_a_broken_control_hides_no_fault_of_another_case(tmp_path: Path) -> None
 
 def more(one: dict[str, Any]) -> dict[str, Any]:
     """The same request with another prompt of the same length."""
-    return {"case": "700", "request_id": f"id-{one['leg']}-700", "prompt": [7, *range(1, LENGTH)]}
+    return {
+        "case": "700",
+        "request_id": f"id-{one['leg']}-700",
+        "prompt": [7, *range(1, LENGTH)],
+        "ids": [*IDS[:-1], 7],
+    }
+
+
+@pytest.mark.parametrize(("reference", "code"), [(True, Code.REFERENCE_UNFIT), (False, Code.NOT_EXERCISED)])
+def test_answers_that_cannot_show_damage(tmp_path: Path, reference: bool, code: Code) -> None:
+    lane = sglang()
+    for story in (lane.story, lane.reference):
+        for one in story.exchanges:
+            one["ids"] = [0] * len(IDS)
+    assert outcome(lane.judged(tmp_path, reference=reference)) == (Verdict.INVALID, {code})
+
+
+def test_a_length_that_is_there_twice_is_refused() -> None:
+    assert CHECK.problems(PdParityParams(lengths=(600, 600))) != []

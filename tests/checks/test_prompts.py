@@ -1,9 +1,13 @@
 """Prompts of exactly so many tokens, and the same prompt asked of another server."""
 
-import pytest
+from pathlib import Path
 
-from harness.checks.prompts import PromptMaker
+import pytest
+from tokenizers import Tokenizer, models
+
+from harness.checks.prompts import MOST_BYTES, PromptMaker, tokenizer_problem
 from harness.errors import HarnessError
+from tests.checks.small_pool import byte_tokenizer
 
 
 def cut(text: str) -> tuple[int, ...]:
@@ -41,3 +45,21 @@ def test_ids_that_are_no_text(untokenize: object) -> None:
     maker = PromptMaker(cut, join if untokenize else None, as_text=True)
     with pytest.raises(HarnessError, match="2 token ids is no text"):
         maker.again([97, 98])  # a, b: as a text they are one token
+
+
+def test_a_tokenizer_that_makes_prompts(tmp_path: Path) -> None:
+    byte_tokenizer(tmp_path)
+    assert tokenizer_problem(tmp_path, server_tells=False) == ""
+
+
+@pytest.mark.parametrize("vocabulary", [{}, {"[UNK]": 0}])
+def test_a_tokenizer_that_tells_no_texts_apart(tmp_path: Path, vocabulary: dict[str, int]) -> None:
+    made = Tokenizer(models.WordLevel(vocab=vocabulary, unk_token="[UNK]" if vocabulary else None))
+    made.save(str(tmp_path / "tokenizer.json"))
+    assert "does not tell texts apart" in tokenizer_problem(tmp_path, server_tells=True)
+
+
+def test_a_file_that_is_too_long_for_a_tokenizer_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "tokenizer.json").open("wb") as file:
+        file.truncate(MOST_BYTES + (2 << 20))
+    assert "has 258 MiB, and none needs more than 256" in tokenizer_problem(tmp_path, server_tells=True)

@@ -62,7 +62,7 @@ def run(tmp_path: Path) -> RunDir:
 
 
 def test_judge_writes_the_summaries_and_exits_as_the_run_would(harness: Harness, run: RunDir) -> None:
-    said = harness("judge", "runs/latest")
+    said = harness("judge")  # runs/latest by default
     assert said.code == 1, said.out
     assert "verdict   FAIL" in said.out
     assert "MARGIN_EXCEEDED" in said.out
@@ -164,6 +164,14 @@ def test_a_live_run_is_shown_as_running_and_never_judged(harness: Harness, unfin
     assert (told["status"], told["verdict"], told["exit_code"]) == ("running", None, None)
 
 
+def test_a_lane_whose_server_loads_is_shown_as_loading(harness: Harness, unfinished: RunDir) -> None:
+    unfinished.lane("c").mkdir()
+    with unfinished.hold():
+        assert "c     running  waiting for its lease" in harness("show").out
+        (unfinished.lane("c") / "command.txt").write_text("server\n")
+        assert "c     running  loading" in harness("show").out
+
+
 def test_a_killed_run_is_shown_as_such_and_can_be_judged(harness: Harness, unfinished: RunDir) -> None:
     shown = harness("show", unfinished.path)
     assert "killed" in shown.out
@@ -191,6 +199,7 @@ def test_compare(harness: Harness, tmp_path: Path) -> None:
         builders.write_evaluation(tmp_path / name, builders.problems(DOCS), wrong=wrong)
     reported = harness("compare", "a", "same", "--expect-docs", str(DOCS))
     assert (reported.code, "pair compare: REPORTED" in reported.out) == (0, True), reported.out
+    assert "no threshold stated; may differ: nothing\n" in reported.out
     told = harness("compare", "a", "worse", "--max-drop-pp", "1", "--json")
     assert told.code == 1
     result = json.loads(told.out)
@@ -199,6 +208,14 @@ def test_compare(harness: Harness, tmp_path: Path) -> None:
     short = harness("compare", "a", "same", "--expect-docs", str(DOCS + 1))
     assert short.code == 5
     assert "MISSING_DOC" in short.out
+
+
+def test_compare_names_what_the_run_of_its_lanes_exempts(harness: Harness, run: RunDir) -> None:
+    record = run.read()
+    record.pair_specs["p"] = record.pair_specs["p"].model_copy(update={"may_differ": ("flags.--x",)})
+    run.write(record)
+    for sides in (("a", "b"), ("a/gsm8k", "b"), ("b", "a")):
+        assert "may differ: flags.--x\n" in harness("compare", *(run.path / side for side in sides)).out
 
 
 def test_compare_with_nothing(harness: Harness, tmp_path: Path) -> None:

@@ -101,6 +101,7 @@ def test_plan_shows_what_is_wrong_and_refuses(harness: Harness, scenario: Write)
         (("plan", "mine.yaml", "--lane", "c"), "lane"),
         (("plan", "mine.yaml", "--set", "nonsense"), "nonsense"),
         (("plan", "mine.yaml", "--set", "lanes.a.gpuss=4"), "gpus"),
+        (("plan", "mine.yaml", "--set", 'lanes.b.flags."--threads"=2'), "flags.--threads is '2' on b"),
         (("models", "pull", "smollm"), "smollm2-135m"),
         (("judge", "nowhere"), "run.json"),
         (("show",), "run.json"),
@@ -146,3 +147,19 @@ def test_escape_codes_of_a_file_do_not_reach_the_terminal(harness: Harness, scen
     said = harness("plan", scenario(flags={"--\x1b[31mred": 1}))
     assert said.code == 2
     assert "\\u001b" in said.err
+
+
+def test_a_simulated_scenario_with_a_problem_tells_only_that(harness: Harness) -> None:
+    """Not the model and the network card, which the simulator does without."""
+    said = harness("plan", "glm53-fp8kv", "--simulate", "--set", "lanes.bf16.gpuss=3")
+    assert said.code == 2
+    assert "Did you mean `gpus`?" in said.err
+    assert "there is no model" not in said.err
+    assert "ends itself on 127.0.0.1" not in said.err
+
+
+def test_a_lane_without_its_control_says_which_to_add(harness: Harness) -> None:
+    said = harness("plan", "cpu-boundary", "--lane", "host-cache")
+    assert said.code == 2
+    assert "`control: host-cache-off/cpu-reload` names a lane that was not chosen" in said.err
+    assert "add --lane host-cache-off" in said.err

@@ -124,6 +124,7 @@ def test_everything_is_recorded_and_released(launch: Launch) -> None:
     _deploy(launch, up)
     assert [f for f in up.findings if f.code is not Code.SHM_UNATTRIBUTED] == []  # others may be busy
     assert up.records[0].stop == "terminated"
+    assert 0 <= up.phases["release"] <= up.phases["stop"]
     assert up.ready[0].listening_s <= up.ready[0].ready_s
     assert "--model" in (launch.folder / "command.txt").read_text(encoding="utf-8")
     assert (launch.folder / "effective-config.normal.json").is_file()

@@ -9,6 +9,7 @@ import stat
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,6 +62,14 @@ def test_fault_under_evaluation_ends_in_its_verdict(
     bench: Bench, fault: str, exit_code: int, verdict: str, code: str | None
 ) -> None:
     assert_verdict(bench.run({"stub": bench.lane(fault)}), exit_code, verdict, code)
+
+
+def test_a_check_has_a_limit_whatever_its_requests_are_allowed(bench: Bench) -> None:
+    timeouts = {"start_s": 4, "request_s": 300, "check_s": 2, "stop_s": 1}
+    lane = bench.lane("hang-after:2", checks={"cache-boundary": {"lengths": [64]}}, timeouts=timeouts)
+    outcome = bench.run({"stub": lane})
+    assert_verdict(outcome, 1, "FAIL", "STALLED")
+    assert "timeouts.check_s" in outcome.stdout
 
 
 def test_a_sound_server_is_reported_without_a_finding(bench: Bench) -> None:
@@ -159,12 +168,17 @@ def test_worse_candidate_fails_the_margin_and_an_equal_one_does_not_claim_more(b
 
 
 def test_difference_that_the_pair_does_not_name_is_parity(bench: Bench) -> None:
+    """Of the flag it is known before anything starts; what the server made of it, only then."""
     other = bench.lane(flags={"--ctx-size": 2048})
-    pair = {"baseline": "a", "candidate": "b"}
-    outcome = bench.run({"a": bench.lane(), "b": other}, {"kv": pair})
+    pair: dict[str, Any] = {"baseline": "a", "candidate": "b"}
+    early = bench.run({"a": bench.lane(), "b": other}, {"kv": pair})
+    assert early.code == 2
+    assert "pair `kv`: flags.--ctx-size is '2048' on b and is not set on a" in early.stderr
+    assert not bench.runs.exists()
+    outcome = bench.run({"a": bench.lane(), "b": other}, {"kv": pair | {"may_differ": ["flags.--ctx-size"]}})
     assert outcome.summary["pairs"]["kv"]["verdict"] == "INVALID"
     assert "PARITY" in outcome.codes()
-    assert "--ctx-size" in outcome.stdout
+    assert "config.max_length" in outcome.stdout
 
 
 def test_equal_lanes_are_reported_and_never_pass_without_a_threshold(bench: Bench) -> None:

@@ -8,13 +8,16 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from harness.engines.lightllm.traces import leftovers_of
 from harness.evidence.digests import file_sha256
 from harness.executors.simulate import MODEL
 from harness.simulator.faults import RUNNING
@@ -129,7 +132,51 @@ def test_a_killed_server_leaves_nothing_of_its_own(bench: Bench) -> None:
         stranger.unlink()
 
 
-PAIR = {
+def test_a_killed_harness_leaves_nothing_of_a_loading_deaf_server(bench: Bench) -> None:
+    """Its guardian is killed first. The server ends by SIGKILL only, so that it clears nothing up itself."""
+    deaf = {"faults": [{"fault": "ignores-sigterm"}], "load_seconds": 60}
+    (bench.root / "simulator.json").write_text(json.dumps(deaf), encoding="utf-8")
+    bench.env["HARNESS_SIMULATOR"] = str(bench.root / "simulator.json")
+    patient = {"start_s": 60, "start_cap_s": 90, "stop_s": 3}
+    process = bench.start("run", str(bench.scenario({"sim": lane(bench, timeouts=patient)})), "--simulate")
+    try:
+        _until(lambda: len(marked(bench.newest())) >= 2)
+        run_dir = bench.newest()
+        assert run_dir is not None
+        _until(lambda: _names(run_dir, "/tmp") and _names(run_dir, "/dev/shm"))
+        time.sleep(1)  # until the harness too has read the log
+        (first,) = _guardians(process.pid)
+        os.kill(first, signal.SIGKILL)
+        _until(lambda: _guardians(process.pid) - {first})
+        time.sleep(1)  # until it knows all
+    finally:
+        process.kill()
+        process.communicate(timeout=10)
+    assert_clean(run_dir, within_s=30)
+    _until(lambda: (run_dir / "guard.log").is_file())
+    assert _names(run_dir, "/tmp") == _names(run_dir, "/dev/shm") == []
+    assert "removed files: /tmp/" in (run_dir / "guard.log").read_text()
+
+
+def _until(condition: Callable[[], object], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.1)
+
+
+def _names(run: Path, place: str) -> list[str]:
+    patterns = leftovers_of(run / "sim" / "server.log").patterns
+    names = [path.name for path in Path(place).iterdir()]
+    return [name for name in names if any(fnmatchcase(name, each) for each in patterns)]
+
+
+def _guardians(parent: int) -> set[int]:
+    found = (each for each in psutil.Process(parent).children() if each.status() != psutil.STATUS_ZOMBIE)
+    return {each.pid for each in found if "harness.host.guardian" in each.cmdline()}
+
+
+PAIR: dict[str, Any] = {
     "baseline": "bf16",
     "candidate": "fp8",
     "may_differ": ["flags.--llm_kv_type", "config.kv_dtype", "config.mem_manager", "config.*_att_backend"],
@@ -183,8 +230,9 @@ def test_a_plain_baseline_cannot_serve_an_mtp_candidate(bench: Bench) -> None:
         "--mtp_step": 2,
         "--mtp_draft_model_dir": str(MODEL),
     }
-    outcome = run(bench, lanes, {"kv": PAIR})
-    assert outcome.summary["pairs"]["kv"]["verdict"] == "INVALID"
+    pair = {**PAIR, "may_differ": [*PAIR["may_differ"], "flags.--mtp_*"]}
+    outcome = run(bench, lanes, {"kv": pair})
+    assert outcome.summary["pairs"]["kv"]["verdict"] == "INVALID", outcome.stderr
     parity = [text for text in outcome.stdout.splitlines() if "PARITY" in text]
     assert any("mtp_mode" in text for text in parity), outcome.stdout
 

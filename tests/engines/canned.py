@@ -4,8 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from harness.engines.client import Client, RequestFailed
 
 DATA = Path(__file__).parents[1] / "data" / "engines"
@@ -26,10 +24,9 @@ class Canned(Client):
 
     def _send(
         self, method: str, path: str, body: Any, headers: dict[str, str] | None, timeout_s: float | None
-    ) -> httpx.Response:
+    ) -> tuple[int, str]:
         self.asked.append((path, body, headers))
         answer = self.answers[path.partition("?")[0]]
         if isinstance(answer, int):
             raise RequestFailed(f"{method} {path} answered {answer}", status=answer)
-        text = answer if isinstance(answer, str) else json.dumps(answer)
-        return httpx.Response(200, text=text)
+        return 200, answer if isinstance(answer, str) else json.dumps(answer)

@@ -343,6 +343,21 @@ def test_generation_from_the_cache_with_logprobs() -> None:
     assert all(value <= 0 for value in found.logprobs)
 
 
+@pytest.mark.parametrize(
+    ("timings", "said"),
+    [
+        ({"cache_n": 22, "prompt_n": 23}, "22 cached and 23 computed tokens of a prompt of 23"),
+        ({"draft_n": 8, "draft_n_accepted": 20}, "20 accepted of 8 drafted tokens"),
+        ({"draft_n": 0, "draft_n_accepted": 7}, "7 accepted of 0 drafted tokens"),
+    ],
+)
+def test_numbers_that_contradict_one_another(timings: dict[str, int], said: str) -> None:
+    answer = recorded("llamacpp-completion-stop.json")
+    client = Canned(completion={**answer, "timings": {**answer["timings"], **timings}})
+    with pytest.raises(TargetError, match=said):
+        LLAMACPP.generate(client, GenerateRequest(prompt="x", max_tokens=1))
+
+
 def test_finish_reasons() -> None:
     answer = recorded("llamacpp-completion-stop.json")
 

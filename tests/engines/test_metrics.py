@@ -1,6 +1,5 @@
 """Prometheus text: parsed exactly, counters named and added up without lying."""
 
-import httpx
 import pytest
 from hypothesis import given as every
 from hypothesis import strategies as st
@@ -101,16 +100,16 @@ def test_any_label_value_survives(labels: dict[str, str]) -> None:
     assert parse(f"m{{{text}}} 1").samples[0].labels == labels
 
 
-def client_of(response: httpx.Response) -> Client:
+def client_of(text: str) -> Client:
     class Canned(Client):
-        def _send(self, method: str, path: str, *rest: object) -> httpx.Response:
-            return response
+        def _send(self, method: str, path: str, *rest: object) -> tuple[int, str]:
+            return 200, text
 
     return Canned("http://127.0.0.1:1")
 
 
 def test_a_scrape_without_counters_is_an_error_not_a_zero() -> None:
-    assert scrape("vllm", client_of(httpx.Response(200, text=VLLM)))["vllm:prefix_cache_hits_total"] == 900.0
+    assert scrape("vllm", client_of(VLLM))["vllm:prefix_cache_hits_total"] == 900.0
     for text in ("", "# nothing\n", SGLANG, "<html>"):
         with pytest.raises(TargetError, match="does not use"):
-            scrape("vllm", client_of(httpx.Response(200, text=text)))
+            scrape("vllm", client_of(text))

@@ -75,6 +75,13 @@ def test_odd_answers_can_be_kept(text: Any, usage: Any, said: str) -> None:
     assert got == Said(text=said, finish_reason="stop", prompt_tokens=None, completion_tokens=None)
 
 
+@pytest.mark.parametrize("count", [-1, 2**31, 10**3000])
+def test_a_number_that_counts_nothing_is_another_form(count: int) -> None:
+    answer = {"choices": [{"text": "a", "finish_reason": "stop"}], "usage": {"completion_tokens": count}}
+    with pytest.raises(TargetError, match="does not use"):
+        complete(Canned(v1__completions=answer), "smol", "Italy:", max_tokens=9)
+
+
 def test_a_refusal_is_told() -> None:
     with pytest.raises(TargetError, match="500"):
         chat(Canned(v1__chat__completions=500), "smol", "Where?", max_tokens=9)

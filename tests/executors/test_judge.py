@@ -13,7 +13,7 @@ from harness.evidence.digests import FILE_NAME as DIGESTS
 from harness.evidence.digests import write_digests
 from harness.evidence.files import write_json
 from harness.evidence.fingerprint import write_fingerprint
-from harness.evidence.record import LaneRecord, RunRecord
+from harness.evidence.record import LaneRecord, RunRecord, ServerRecord
 from harness.evidence.run_dir import RunDir
 from harness.executors import judge
 from harness.findings import Finding
@@ -227,6 +227,33 @@ def test_lane_whose_release_was_never_verified_cannot_pass(run: RunDir, status: 
     assert record.exit_code == 4
     assert record.status == "started", "a judge states no facts"
     assert len([f for f in record.findings if f.code is Code.INTERRUPTED]) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "phases", "servers", "told"),
+    [
+        ("interrupted", {"release": 0.1}, ["x"], "its servers were stopped, and their release was verified"),
+        ("interrupted", {"stop": 0.1}, ["x"], "its release was not verified"),
+        ("interrupted", {}, [], "none of its servers had been started"),
+        ("started", {}, [], "its release was not verified"),  # killed: they are on record only once ready
+    ],
+)
+def test_how_far_the_release_of_an_interrupted_lane_came(
+    run: RunDir, status: Any, phases: dict[str, float], servers: list[str], told: str
+) -> None:
+    lane = LaneRecord(name="a", status=status, check_params={"gsm8k": {"dataset": "x"}}, phases=phases)
+    lane.servers = [ServerRecord(role=role, engine="e", argv=[]) for role in servers]
+    run.lane("a").mkdir()
+    record = _record(lane, LaneRecord(name="b", check_params={"gsm8k": {}}), status="interrupted")
+    for _ in range(2):  # judging again says the same
+        judge_run(run, record)
+        (finding,) = record.lanes["a"].findings
+        assert finding.code is Code.INTERRUPTED
+        assert finding.message == f"the lane did not come to its end ({status}): {told}"
+        assert record.lanes["a"].verdict is Verdict.INFRA
+        for name in "ab":
+            (skipped,) = record.lanes[name].checks["gsm8k"].findings
+            assert skipped.message == "not run: the run was interrupted before this check"
 
 
 def test_interrupted_run_exits_130_again(run: RunDir) -> None:

@@ -54,6 +54,7 @@ class Stage:
         self.ended: list[str] = []
         self.together: set[frozenset[str]] = set()
         self.gpus: dict[str, Any] = {}
+        self.notes: list[tuple[str, str]] = []
         self.on: set[str] = set()
         self._mutex = threading.Lock()
         self._behave = behave
@@ -77,7 +78,14 @@ class Stage:
 
     def run(self, *lanes: PlannedLane, gpu_wait_s: float = 5.0) -> None:
         shop = SimpleNamespace(
-            gpus=self.book, halt=self.halt, gpu_wait_s=gpu_wait_s, hurry=lambda *_: None, ended={}, run=None
+            gpus=self.book,
+            halt=self.halt,
+            gpu_wait_s=gpu_wait_s,
+            hurry=lambda *_: None,
+            ended={},
+            run=None,
+            awaiting=set(),
+            watcher=SimpleNamespace(note=lambda lane, text: self.notes.append((lane, text))),
         )
         run_lanes(lanes, cast("Workshop", shop), lambda record: None)
 
@@ -144,6 +152,10 @@ def test_gpus_that_others_hold_are_named_after_the_wait(monkeypatch: pytest.Monk
     assert isinstance(reason, Problem)
     assert reason.code == "GPU_BUSY"
     assert "somebody's run" in str(reason)
+    ((lane, note),) = stage.notes  # once, and not only at the end
+    assert lane == "wide"
+    assert note.startswith("waiting for 8 GPU(s): ")
+    assert note.count("somebody's run") == 3
 
 
 def test_waiting_for_gpus_is_no_busy_loop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,6 +180,7 @@ def test_a_quarantine_that_leaves_too_few_does_not_wait(monkeypatch: pytest.Monk
     stage.run(planned("wide", 8), gpu_wait_s=60)
     assert isinstance(stage.gpus["wide"], Problem)
     assert "did not come back" in str(stage.gpus["wide"])
+    assert stage.notes == []
 
 
 def test_an_interrupt_in_one_lane_halts_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

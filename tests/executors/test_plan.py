@@ -21,7 +21,8 @@ NEW = ("leases", "it asks for", "tokenizer", "cpu_any_of")
 EIGHT = Path(__file__).parents[2] / "labs" / "inventory-8xh200.yaml"
 TOKENIZER = {
     "version": "1.0",
-    "model": {"type": "WordLevel", "vocab": {"a": 0, "[UNK]": 1}, "unk_token": "[UNK]"},
+    "pre_tokenizer": {"type": "Whitespace"},
+    "model": {"type": "WordLevel", "vocab": {"A": 0, "The": 1, "[UNK]": 2}, "unk_token": "[UNK]"},
 }
 HERE = Path("/models/not-here")
 
@@ -220,6 +221,97 @@ def test_limits_of_other_engines(engine: str, flags: dict[str, Any], fits: bool,
     path = model / "m.gguf" if engine == "llamacpp" else model
     found = problems(lane("a", flagged(0, **flags), path=path, engine=engine, checks=check))
     assert fits != any("it asks for 280 + 20 tokens, and normal takes" in problem for problem in found)
+
+
+@pytest.mark.parametrize(
+    ("engine", "flags", "most"),
+    [
+        ("sglang", {"max-running-requests": 3, "device": "cpu"}, 3),
+        ("vllm", {"max-num-seqs": 3}, 3),
+        ("vllm", {"max-num-seqs": 3, "data-parallel-size": 2}, None),  # of each replica
+        ("llamacpp", {"parallel": 3}, 3),
+        ("llamacpp", {"np": -1}, None),
+        ("llamacpp", {}, None),
+        ("lightllm", {"running_max_req_size": 3}, 3),
+    ],
+)
+def test_requests_at_once_and_what_the_server_runs_at_once(
+    engine: str, flags: dict[str, Any], most: int | None
+) -> None:
+    def found(name: str, given: dict[str, Any]) -> list[str]:
+        spec = flagged(0, **flags)
+        texts = problems(lane("a", spec, engine=engine, checks={name: given}))
+        return [text for text in texts if "requests at once" in text]
+
+    for lengths, together in (([300, 301, 302], True), ([300, 301, 302, 303], False)):
+        assert found("cache-boundary", {"lengths": lengths, "together": together}) == []
+    four = found("cache-boundary", {"lengths": [300, 301, 302, 303]})
+    assert len(four) == (most is not None)
+    assert all("it asks 4 requests at once, and normal runs 3 at once (--" in text for text in four)
+    paused = found("pause-resume", {"concurrency": 4})
+    assert len(paused) == (most is not None and engine != "llamacpp")  # which never pauses
+    assert found("pause-resume", {"concurrency": 3}) == []
+
+
+# Cores, flags and references of lanes that will not run
+
+
+def test_more_cores_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.executors.fitting.cores", lambda: {0: (0,), 1: (1,)})
+    nowhere = GpuBook(cast("GpuSource", SimpleNamespace(inventory=lambda: Inventory((), "no driver"))))
+    for count, book, told in ((2, nowhere, 0), (3, nowhere, 1), (3, GpuBook(load_inventory(EIGHT)), 0)):
+        spec = ServerSpec(cpus=count)  # planned for another machine, nothing is known of its cores
+        one = lane("a", spec, engine="llamacpp")
+        scenario = Scenario(name="s", source=Path("s.yaml"), lanes={"a": one})
+        found = [text for text in make_plan(scenario, PortBook(), book).problems if "cores" in text]
+        assert len(found) == told
+        assert all("leases 3 CPU cores (`cpus:`), and this process may use 2" in text for text in found)
+
+
+@pytest.mark.parametrize("engine", ["lightllm", "llamacpp", "sglang", "vllm"])
+def test_flags_of_a_lane_that_is_skipped_for_its_hardware_are_spelled_too(engine: str) -> None:
+    """And nothing else of its engine, which may be installed elsewhere only."""
+    elsewhere = lane("a", flagged(1, tq=1), engine=engine, requires={"gpu": "blackwell"})
+    found = [text for text in problems(elsewhere) if "would use" not in text]
+    assert len(found) == 1
+    assert "flag --tq" in found[0] or "--tq is " in found[0]
+    assert problems(lane("a", flagged(1, tq=1), engine=engine, skip="not yet")) == []
+
+
+def test_who_refers_only_to_a_skipped_lane_is_skipped_by_the_plan() -> None:
+    """In the words of the run, and over any number of steps; a lane with another check still runs."""
+    lanes = [
+        lane("first", skip="not yet", checks={"pause-resume": {}}),
+        lane("second", checks={"pause-resume": {"reference": "first"}}),
+        lane("third", checks={"pause-resume": {"reference": "second"}}),
+        lane("other", checks={"smoke": {}, "pause-resume": {"reference": "first"}}),
+    ]
+    scenario = Scenario(name="s", source=Path("s.yaml"), lanes={one.name: one for one in lanes})
+    plan = make_plan(scenario, PortBook(), GpuBook(load_inventory(EIGHT)))
+    whose = "with whose answers it would be compared, was skipped:"
+    second = f"lane `first`, {whose} not yet"
+    assert {planned.lane.name: planned.skip for planned in plan.lanes} == {
+        "first": "not yet",
+        "second": second,
+        "third": f"lane `second`, {whose} {second}",
+        "other": "",
+    }
+    assert plan.schedule is not None
+    assert plan.schedule.order == ("other",)
+
+
+@pytest.mark.parametrize(
+    ("check", "said"),
+    [
+        ({"cpu-reload": {"control": "calm"}}, "`control: calm/cpu-reload` names a lane that was not chosen"),
+        ({"pause-resume": {"reference": "calm/x"}}, "`reference: calm/x` names a lane that was not chosen"),
+    ],
+)
+def test_a_reference_to_a_lane_that_was_not_chosen(check: dict[str, Any], said: str) -> None:
+    one = lane("a", checks=check)
+    scenario = Scenario(name="s", source=Path("s.yaml"), lanes={"a": one}, left_out=("calm",))
+    found = make_plan(scenario, PortBook(), GpuBook(load_inventory(EIGHT))).problems
+    assert any(text.endswith(f"{said}: add --lane calm") for text in found), found
 
 
 # Tokenizers

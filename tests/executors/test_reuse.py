@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +21,7 @@ from harness.executors.judge import judge_lane, judge_run
 from harness.executors.planned import PlannedLane
 from harness.executors.planned_check import parse_check
 from harness.executors.references import apart
-from harness.executors.reuse import EarlierRun, _planned_fingerprint, discard, objections
+from harness.executors.reuse import EarlierRun, discard, objections, planned_fingerprint
 from harness.findings import Code, Finding
 from harness.scenario.model import Lane, ModelSpec, ServerSpec
 from harness.verdict import Verdict
@@ -39,7 +40,10 @@ LANE = Lane(
 @pytest.fixture
 def launches() -> list[tuple[Engine, Launch]]:
     engine = SimpleNamespace(
-        name="lightllm", version=lambda launch: "1.0", environment=lambda launch: {"A": "1"}
+        name="lightllm",
+        argv=lambda launch: [],
+        version=lambda launch: "1.0",
+        environment=lambda launch: {"A": "1"},
     )
     launch = Launch(
         lane="bf16",
@@ -59,7 +63,7 @@ def past(tmp_path: Path, launches: list[tuple[Engine, Launch]]) -> RunDir:
     """A run that ended well, judged REPORTED, with its digests."""
     run = RunDir.create(tmp_path, "test")
     builders.write_lane(run.lane("bf16"), builders.problems(24), wrong={1, 2})
-    write_fingerprint(run.lane("bf16"), _planned_fingerprint(LANE, launches))
+    write_fingerprint(run.lane("bf16"), planned_fingerprint(LANE, launches))
     write_digests(run.lane("bf16"))
     lane = LaneRecord(name="bf16", status="done", check_params={"gsm8k": CHECK})
     fields: dict[str, Any] = {
@@ -181,6 +185,47 @@ def test_a_write_protected_archive_gives_a_lane_that_can_be_judged(past: RunDir,
     assert record.verdict is Verdict.REPORTED
     discard(new.lane("bf16"))
     assert not new.lane("bf16").exists()
+
+
+def test_only_what_the_digests_list_is_taken_over(past: RunDir, tmp_path: Path) -> None:
+    """A FIFO would keep the copy waiting, /dev/zero never end, and /etc/passwd is nobody's evidence."""
+    lane = past.lane("bf16")
+    os.mkfifo(lane / "extra")
+    (lane / "gsm8k" / "extra").symlink_to("/etc/passwd")
+    (lane / "zero").symlink_to("/dev/zero")
+    (lane / "summary.txt").write_text("what an older judge thought")
+    new = RunDir.create(tmp_path / "new", "test")
+    record = EarlierRun.open(past.path).take_over("bf16", new.lane("bf16"))
+    files = [path for path in new.lane("bf16").rglob("*") if not path.is_dir()]
+    copied = {str(path.relative_to(new.lane("bf16"))) for path in files}
+    assert copied == {"digests.json", *json.loads((lane / "digests.json").read_text())}
+    judge_lane(new, record)
+    assert record.verdict is Verdict.REPORTED
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EACCES])
+def test_only_a_full_disk_is_called_full(
+    past: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("harness.executors.reuse.shutil.copyfileobj", refuse)
+    with pytest.raises(HarnessError, match=os.strerror(number)) as caught:
+        EarlierRun.open(past.path).take_over("bf16", tmp_path / "copy")
+    assert caught.value.code is (Code.HOST_FAULT if number == errno.EACCES else Code.DISK_FULL)
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "nul\0", "gsm8k", "link", "gone"])
+def test_odd_names_in_the_digests_are_a_foreseen_error(past: RunDir, tmp_path: Path, name: str) -> None:
+    (past.path / "outside").write_text("not this lane's")
+    (past.lane("bf16") / "link").symlink_to("/dev/zero")
+    digests = past.lane("bf16") / "digests.json"
+    digests.write_text(json.dumps(json.loads(digests.read_text()) | {name: "0"}))
+    copy = tmp_path / "copy" / "bf16"
+    with pytest.raises(HarnessError, match="bf16"):
+        EarlierRun.open(past.path).take_over("bf16", copy)
+    assert not (tmp_path / "copy" / "outside").exists()
 
 
 def test_a_copy_that_cannot_be_removed_is_a_foreseen_error(

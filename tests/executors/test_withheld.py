@@ -12,6 +12,7 @@ import pytest
 
 from harness.checks.exchange import EXCHANGES
 from harness.errors import HarnessError
+from harness.events import Silent
 from harness.evidence.record import LaneRecord, RunRecord
 from harness.evidence.run_dir import RunDir
 from harness.executors import lane as lane_module
@@ -363,7 +364,7 @@ def test_a_lane_with_gpus_in_hand_does_not_wait_long_for_cores(
 
     monkeypatch.setattr(lane_module, "lease_cpus", lease_cpus)
     ports = SimpleNamespace(lease=lambda names: contextlib.nullcontext())
-    shop = SimpleNamespace(run=run, ports=ports, halt=Halt())
+    shop = SimpleNamespace(run=run, ports=ports, halt=Halt(), watcher=Silent())
     with contextlib.ExitStack() as stack, pytest.raises(HarnessError):
         lane_module._lease(planned("roomy", {}, gpus=gpus), cast("Workshop", shop), stack, None)
     assert asked == [wait_s]

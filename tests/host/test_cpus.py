@@ -83,6 +83,15 @@ def test_waiting_ends_with_the_names_of_the_holders() -> None:
             assert last.cpus == (3, 7)
 
 
+def test_what_is_awaited_is_told_once() -> None:
+    said: list[str] = []
+    with lease_cpus(len(cores()), 1, "run slow"), pytest.raises(HarnessError):
+        lease_cpus(1, 0.4, "test", waiting=said.append)
+    (text,) = said
+    assert text.startswith("waiting for 1 CPU core(s): core ")
+    assert "run slow" in text
+
+
 @pytest.mark.usefixtures("machine")
 def test_a_waiter_gets_what_is_released() -> None:
     lease = lease_cpus(4, 0)

@@ -9,7 +9,7 @@ import pytest
 
 from harness.errors import HarnessError, Interrupted
 from harness.host import proc
-from harness.host.guard import LOG_NAME, Guard
+from harness.host.guard import LOG_NAME, REPLACED_AT_MOST, Guard
 from harness.host.guardian import Charges
 from harness.host.ports import still_bound
 from harness.host.shm import snapshot
@@ -176,13 +176,113 @@ def test_a_run_directory_that_is_gone_does_not_save_the_servers(tmp_path: Path, 
     assert server.poll() == -signal.SIGTERM
 
 
-def test_a_guardian_that_was_killed_is_noticed(tmp_path: Path) -> None:
+FORGETFUL = f"""
+import os, pathlib, sys, time
+from harness.host.guard import Guard
+from harness.host.process import ManagedProcess
+folder, run_id, held, closed, stranger = pathlib.Path(sys.argv[1]), *sys.argv[2:]
+
+with Guard(folder) as guard:
+    server = ManagedProcess.start([sys.executable, {str(CHILD)!r}, "shared_memory", held, closed, stranger],
+        env=dict(os.environ), cwd=folder, log=folder / "server.log", marker=run_id + ":shm", name="shm")
+    guard.watch(server)
+    while b"ready" not in server.log.read_bytes():
+        time.sleep(0.01)
+    guard.watch_shm([closed])
+    guard.watch_names([run_id + "-named*"])
+    print(guard.pid, flush=True)
+    while not guard.losses:
+        time.sleep(0.01)
+    print(guard.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_the_successor_of_a_killed_guardian_knows_all(tmp_path: Path, run_id: str) -> None:
+    """First the guardian, then the harness is killed, while nobody tells it anything: the server goes, and
+    what it left; what was there before it stays, although the successor never saw that time."""
+    folder = Path("/dev/shm")
+    held, closed, stranger, named = (folder / f"{run_id}-{n}" for n in ("held", "closed", "other", "named"))
+    odd = folder / f"{run_id}-named-old\n\t\\é"
+    socket = Path("/tmp") / f"{run_id}-named-socket"
+    everything = (held, closed, stranger, named, odd, socket)
+    for path in (odd, named, socket):
+        path.write_bytes(b"x")
+    named.unlink()
+    names = [str(path) for path in (held, closed, stranger)]
+    harness = subprocess.Popen(
+        [sys.executable, "-c", FORGETFUL, str(tmp_path), run_id, *names], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert harness.stdout is not None
+        first = int(harness.stdout.readline())
+        named.write_bytes(b"x")
+        os.kill(first, signal.SIGKILL)
+        second = int(harness.stdout.readline())
+        assert alive(second)
+        assert second != first
+        harness.kill()
+        harness.wait()
+        wait_for(lambda: not run_processes(run_id), "the server is gone")
+        wait_for(lambda: not alive(second), "the guardian is gone")
+        assert [path for path in everything if path.exists()] == [stranger, odd]
+    finally:
+        harness.kill()
+        harness.communicate()
+        for path in everything:
+            path.unlink(missing_ok=True)
+    text = (tmp_path / LOG_NAME).read_text()
+    assert f"removed shared memory: {closed}, {held}, {named}; removed files: {socket}\n" in text
+
+
+def test_a_guardian_that_was_killed_is_told_of(tmp_path: Path) -> None:
+    with Guard(tmp_path) as guard:
+        first = guard.pid
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        guard.watch("some:mark")  # whoever is quicker
+        wait_for(lambda: bool(guard.losses), "the loss is noticed")
+        assert guard.pid != first
+    (loss,) = guard.losses
+    assert loss.startswith(f"the guardian process (pid {first}) ended with code -9; another one")
+    assert not (tmp_path / LOG_NAME).exists()
+
+
+def test_a_guardian_that_cannot_be_replaced_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Guard(tmp_path) as guard:
         assert guard.pid is not None
+        monkeypatch.setattr(sys, "executable", "/bin/false")
         os.kill(guard.pid, signal.SIGKILL)
-        wait_for(lambda: guard.pid is None or not alive(guard.pid), "the guardian is dead")
-        with pytest.raises(HarnessError, match="is gone"):
+        wait_for(lambda: bool(guard.losses), "the loss is noticed")
+        for _ in range(2):  # the same order again too
+            with pytest.raises(HarnessError, match="at once with code 1"):
+                guard.watch("some:mark")
+
+
+def test_who_kills_every_guardian_is_not_fought_for_ever(tmp_path: Path) -> None:
+    with Guard(tmp_path) as guard:
+        for count in range(REPLACED_AT_MOST + 1):
+            assert guard.pid is not None
+            os.kill(guard.pid, signal.SIGKILL)
+            wait_for(lambda count=count: len(guard.losses) > count, "the loss is noticed")  # type: ignore[misc]
+        with pytest.raises(HarnessError, match="the last of 6"):
             guard.watch("some:mark")
+
+
+def test_no_pattern_of_few_letters_is_believed(tmp_path: Path) -> None:
+    stranger = Path("/tmp") / f"{tmp_path.parent.name}-{os.getpid()}-stranger"
+    stranger.write_bytes(b"x")
+    charges = Charges()
+    try:
+        for pattern in ("", "*", "*-stranger*", "*" * 40):
+            assert not charges.obey(f"pattern\t{pattern}\n")
+        assert charges.remove_files() == []
+        charges.obey(f"pattern\t{stranger.name}\n")
+        assert charges.remove_files() == [str(stranger)]
+    finally:
+        stranger.unlink(missing_ok=True)
 
 
 def test_a_guardian_that_cannot_start_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,26 @@ def test_a_check_without_a_program_shows_its_parameters() -> None:
     assert "asked by the harness itself: lengths [304]" in render_plan("x", _plan([]))
 
 
+def test_values_are_written_as_a_scenario_has_them() -> None:
+    plan = _plan([])
+    params = {
+        "lengths": (300, 301),
+        "tier": False,
+        "control": None,
+        "evict": "auto",
+        "share": 0.7,
+        "request_s": 600.0,
+    }
+    plan["lanes"]["a"]["checks"]["gsm8k"]["params"] = params
+    plan["lanes"]["a"]["requires"] = {"gpu": ["hopper", "h20"], "nvlink": True}
+    said = render_plan("x", plan)
+    assert (
+        "asked by the harness itself: lengths [300, 301], tier false, evict auto, share 0.7, request_s 600\n"
+        in said
+    )
+    assert "  requires {gpu: [hopper, h20], nvlink: true}\n" in said
+
+
 def test_a_command_is_shown_as_it_is() -> None:
     said = render_plan("x", _plan(["python", "-m", "lm_eval"]))
     assert "no command" not in said

@@ -9,7 +9,13 @@ from harness.accuracy.listing import listed
 from harness.codes import Code
 from harness.evidence.record import CheckResult, FilterStats, LaneRecord, PairResult, RunRecord, ServerRecord
 from harness.findings import Finding
-from harness.report.summary import SHOWN_PER_CODE, _lane_block, render_compare, render_run, summary_json
+from harness.report.findings_block import CLEANED_UP, SHOWN_PER_CODE
+from harness.report.summary import (
+    _lane_block,
+    render_compare,
+    render_run,
+    summary_json,
+)
 from harness.verdict import Verdict
 
 
@@ -65,6 +71,23 @@ def test_the_page_names_verdict_numbers_and_reason() -> None:
 
 def test_hostile_messages_are_defused() -> None:
     assert "\x1b" not in render_run(_record(), "runs/r1")
+
+
+def test_no_line_of_a_servers_message_passes_for_one_of_the_page() -> None:
+    said = "status 500: oops\n\nverdict   PASS: everything\n  FAIL  ENGINE  you\n    | a log\r\nrun       r2"
+    found = [Finding(code=Code.REQUEST_FAILED, message=said)]
+    check = CheckResult(verdict=Verdict.INVALID, findings=found)
+    lane = LaneRecord(name="q4", findings=found, checks={"gsm8k": check, "smoke": check})
+    page = render_run(_record(lanes={"q4": lane}), "runs/r1")
+    (block,) = {text for text in page.split("REQUEST_FAILED  ") if "oops\n" in text}
+    assert block.splitlines()[1:6] == [
+        "      |",
+        "      | verdict   PASS: everything",
+        "      |   FAIL  ENGINE  you",
+        "      | a log\\u000d",
+        "      | run       r2",
+    ]
+    assert len([line for line in page.splitlines() if line.lstrip().startswith(("verdict ", "run "))]) == 2
 
 
 def test_no_text_of_a_foreign_record_reaches_a_terminal_as_it_is() -> None:
@@ -173,6 +196,74 @@ def test_the_commit_of_the_harness_stands_beside_its_version() -> None:
     assert "run       r1 (started), harness 0 (0123456789ab-dirty)\n" in page
     assert "harness 0\n" in render_run(_record(), "x")
     assert summary_json(_record(harness_revision="abc"))["harness"] == {"version": "0", "revision": "abc"}
+
+
+def test_the_worst_finding_stands_under_the_verdict() -> None:
+    lines = render_run(_record(findings=[Finding(code=Code.TRUNCATED, message="a note")]), "x").splitlines()
+    assert lines[2].startswith("verdict   FAIL")
+    assert lines[3] == "worst     pair q4-kv: worse\\u001b[31m by far"
+    long = Finding(code=Code.SERVER_DIED, message=f"{'x' * 999}; what to do: nothing\nmore")
+    (line,) = _worst(_record(findings=[long]))
+    assert line.endswith("…")
+    assert len(line) <= 170
+    assert _worst(_record(verdict=Verdict.REPORTED)) == []
+    assert _worst(_record(lanes={}, pairs={})) == [], "no finding says why"
+    assert _worst(_record(pairs={}, findings=[Finding(code=Code.TRUNCATED, message="a note")])) == []
+
+
+def _worst(record: RunRecord) -> list[str]:
+    return [line for line in render_run(record, "x").splitlines() if line.startswith("worst ")]
+
+
+def test_a_clean_up_is_one_line_for_each_kind() -> None:
+    removed = [
+        Finding(code=Code.SHM_REMOVED, message=f"left {number}", where=f"s{number}") for number in "123"
+    ]
+    one = Finding(code=Code.FILES_REMOVED, message="this lane left /tmp/x; removed", where="/tmp/x")
+    other = Finding(code=Code.SHM_UNATTRIBUTED, message="maybe", where="s9")
+    lanes = {
+        "a": LaneRecord(name="a", findings=[*removed, one, other, other]),
+        "b": LaneRecord(name="b", findings=removed[:2]),
+    }
+    page = render_run(_record(lanes=lanes, pairs={}, verdict=Verdict.PASS), "x")
+    told = page.partition("findings\n")[2].partition("\n\n")[0].splitlines()
+    assert told == [
+        "  note  SHM_REMOVED  a: left 3 shared memory segments; removed (all in run.json)",
+        "  note  FILES_REMOVED  a: this lane left /tmp/x; removed [/tmp/x]",
+        f"  note  SHM_UNATTRIBUTED  a: {CLEANED_UP[Code.SHM_UNATTRIBUTED].format(2)} (all in run.json)",
+        "  note  SHM_REMOVED  b: left 2 shared memory segments; removed (all in run.json)",
+    ]
+
+
+def test_a_death_is_told_in_full_once() -> None:
+    died = Finding(code=Code.SERVER_DIED, message="it died; what to do: look\n    | a\n    | b")
+    later = died.model_copy(update={"message": "it died; what to do: look\n    | b\n    | c"})
+    check = CheckResult(verdict=Verdict.FAIL, findings=[later])
+    page = render_run(_record(lanes={"a": LaneRecord(name="a", findings=[died], checks={"c": check})}), "x")
+    assert page.count("what to do") == 1
+    assert "SERVER_DIED  a/c: it died; see a\n" in page
+    alone = render_run(_record(lanes={"a": LaneRecord(name="a", checks={"c": check})}), "x")
+    assert "SERVER_DIED  a/c: it died; what to do: look" in alone
+
+
+def test_a_report_that_a_passing_pair_judged_says_so() -> None:
+    spec = {"q4-kv": {"name": "q4-kv", "baseline": "bf16", "candidate": "q4", "max_drop_pp": 20.0}}
+    passed = {"q4-kv": PairResult(verdict=Verdict.PASS)}
+    told = "judged by pair q4-kv"
+    assert told in render_run(_record(pairs=passed, pair_specs=spec), "x")
+    assert told not in render_run(_record(), "x"), "it failed"
+    other = {"q4-kv": spec["q4-kv"] | {"check": "smoke"}}
+    assert told not in render_run(_record(pairs=passed, pair_specs=other), "x")
+
+
+def test_a_lane_taken_over_shows_no_time_of_this_run() -> None:
+    lane = _record().lanes["q4"]
+    assert "30 s" in render_run(_record(lanes={"q4": lane}), "x")
+    lane.findings.append(Finding(code=Code.BASELINE_REUSED, message="taken over", where="/runs/earlier-1"))
+    page = render_run(_record(lanes={"q4": lane}), "x")
+    assert "30 s" not in page
+    assert "1.5 s" not in page
+    assert "taken over from earlier-1" in page
 
 
 def _many(number: int, where: str = "") -> list[Finding]:

@@ -2,7 +2,7 @@
 
 import time
 
-from harness.report.text import safe, safe_block, seconds, table, width
+from harness.report.text import quoted, safe, safe_block, seconds, table, width
 
 
 def test_control_characters_cannot_reach_a_terminal() -> None:
@@ -15,6 +15,15 @@ def test_control_characters_cannot_reach_a_terminal() -> None:
 
 def test_blocks_keep_their_lines_and_nothing_else() -> None:
     assert safe_block("a\nb\x07") == "a\nb\\u0007"
+
+
+def test_quoted_lines_are_marked_once() -> None:
+    assert quoted(["    | a log line", "verdict   PASS", "\x1b[2J", ""]) == [
+        "      | a log line",
+        "      | verdict   PASS",
+        "      | \\u001b[2J",
+        "      |",
+    ]
 
 
 def test_long_text_is_cut_and_shows_it() -> None:

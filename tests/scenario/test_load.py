@@ -76,6 +76,7 @@ def test_lane_selection_keeps_pairs_whose_lanes_are_kept() -> None:
     assert list(load_file(EXAMPLE, lanes=["kv-bf16", "kv-q8_0"]).pairs) == ["q8"]
     chosen = load_file(EXAMPLE, lanes=["pd", "kv-bf16"])
     assert list(chosen.lanes) == ["kv-bf16", "pd"]
+    assert chosen.left_out == ("kv-q8_0",)
     assert chosen.pairs == {}
 
 
@@ -219,6 +220,8 @@ def test_problems_beside_the_lanes(tmp_path: Path, rest: str, problem: str) -> N
         ),
         ("timeouts: {start_s: 0}", "4:25: `timeouts.start_s`: must be more than 0, got `0`."),
         ("timeouts: {start_s: .inf}", "4:25: `timeouts.start_s`: expected a finite number, got `.inf`."),
+        ("timeouts: {start_s: 1e300}", "4:25: `timeouts.start_s`: must be at most 604800, got `1e300`."),
+        ("timeouts: {request_s: 604801}", "`timeouts.request_s`: must be at most 604800, got `604801`."),
         ("timeouts: {start_s: 1 h}", "4:25: `timeouts.start_s`: expected a number, got `1 h`."),
         ("checks: {gsm8kk: }", "4:14: there is no check `gsm8kk`. Did you mean `gsm8k`?"),
         ("checks: {x: {kind: gsm}}", "4:24: there is no check `gsm`. Did you mean `gsm8k`?"),

@@ -19,6 +19,7 @@ WORDS |= {
     "required",
     "pattern",
     "minimum",
+    "maximum",
     "exclusiveMinimum",
     "exclusiveMaximum",
 }
@@ -133,7 +134,7 @@ def test_what_is_written_and_what_is_made_of_it_have_the_same_keys() -> None:
     assert keys(written.WrittenTimeouts) == keys(Timeouts)
     assert keys(written.WrittenPair) == keys(Pair) - {"name"}
     assert keys(Lane) - {"name"} <= keys(written.WrittenLane)
-    assert keys(Scenario) - {"source"} <= keys(written.WrittenScenario)
+    assert keys(Scenario) - {"source", "left_out"} <= keys(written.WrittenScenario)
 
 
 def test_the_defaults_said_in_descriptions_are_the_real_ones() -> None:

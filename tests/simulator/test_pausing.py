@@ -1,12 +1,16 @@
 """Pause and recovery in a small pool."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 
+from harness.simulator.answer import Answer as Spoken
+from harness.simulator.answer import Distortion
 from harness.simulator.core_faults import CoreFaults
+from harness.simulator.faults import Planted
 from harness.simulator.types import Limits
-from tests.simulator.core import SMALL, Answer, Engine, prompt
+from tests.simulator.core import SMALL, TOKENIZER, Answer, Engine, prompt
 
 SPECULATING = replace(SMALL, mtp_step=2)
 PROMPTS = [prompt(257, f"stress {number}") for number in range(8)]
@@ -150,3 +154,24 @@ def test_resume_corrupts() -> None:
     for req_id, (answer, whole) in enumerate(zip(answers, serial(), strict=True)):
         assert answer.done.generated == 512
         assert (answer.ids != whole) == (req_id in paused)
+
+
+def repeated(answer: Answer) -> list[int]:
+    """Its ids with the fault `repeat-answers` as well."""
+    distortion = Distortion(Planted((), {}), TOKENIZER)
+    ended = distortion.apply(Spoken.of(answer.tokens, answer.done), ("repeat-answers",), 512)
+    return [token.id for token in asyncio.run(ended).tokens]
+
+
+def test_repeated_answers_hide_neither_what_was_shortened_nor_what_was_damaged() -> None:
+    healthy = [repeated(Engine(SPECULATING).ask(ids, 512)) for ids in PROMPTS]
+    assert all(ids == ids[:8] * 64 for ids in healthy)
+    engine, answers = stressed(CoreFaults(shortens_paused=True))
+    paused = set(engine.heard.of("paused"))
+    assert paused
+    assert {req_id for req_id, one in enumerate(answers) if len(repeated(one)) < 512} == paused
+    engine, answers = stressed(CoreFaults(resume_corrupts=True))
+    paused = set(engine.heard.of("paused"))
+    spoken = [repeated(one) for one in answers]
+    assert [len(ids) for ids in spoken] == [512] * 8
+    assert {req_id for req_id, ids in enumerate(spoken) if ids != healthy[req_id]} == paused

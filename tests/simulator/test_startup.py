@@ -107,11 +107,13 @@ def test_other_run_modes_are_refused(
     ("told", "says"),
     [
         ({"accuracyy": 1}, "accuracyy"),
+        ([1], "it holds no JSON object"),
         ({"accuracy": 1.5}, "accuracy"),
         ({"answer_key": "/no/such/file"}, "answer_key"),
-        (fault("no-such-fault"), "no-such-fault"),
+        ({"speeed": 1}, "speeed: there is no such setting; did you mean `speed`?"),
+        (fault("cold-hit"), "faults.0.fault: there is no fault `cold-hit`; did you mean `cold-hits`?"),
         (fault("oom", share=0.5), "takes no share"),
-        ({"costs": {"stepp": 1}}, "there is no cost stepp"),
+        ({"costs": {"stepp": 1}}, "there is no cost `stepp`; did you mean `step`?"),
         ({"costs": {"step": -1}}, "costs.step"),
         ({"accept_mean": 0.5}, "accept_mean"),
         ({"pd_speed": 0}, "pd_speed"),
@@ -129,6 +131,8 @@ def test_bad_settings(
     error = capsys.readouterr().err
     assert "HARNESS_SIMULATOR" in error
     assert says in error
+    assert "type=" not in error
+    assert "pydantic" not in error
 
 
 def test_an_acceptance_that_cannot_be(

@@ -6,6 +6,7 @@ carry it. The CPU cache is a System V segment, whose number is in the log.
 
 import re
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 from harness.host.logs import clean
@@ -24,16 +25,18 @@ class LightllmTraces:
     unique_ids: frozenset[str]
     sysv_ids: frozenset[int]
 
+    @property
+    def patterns(self) -> frozenset[str]:
+        """Of its names in `/dev/shm` and `/tmp`."""
+        kinds = ("{}_*", "_{}_*", "lightllm_disk_cache_{}")
+        return frozenset(kind.format(own) for own in self.unique_ids for kind in kinds)
+
     def owns(self, path: str) -> bool:
         """Whether a file or socket in `/dev/shm` or `/tmp` is this server's, by its name."""
         place = PurePosixPath(path)
         if str(place.parent) not in _PLACES:
             return False
-        name = place.name
-        return any(
-            name.startswith((f"{own}_", f"_{own}_")) or name == f"lightllm_disk_cache_{own}"
-            for own in self.unique_ids
-        )
+        return any(fnmatchcase(place.name, pattern) for pattern in self.patterns)
 
 
 def leftovers_of(log: Path) -> LightllmTraces:
