@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from harness.checks.exchange import EXCHANGES, FACTS
-from tests.checks.small_pool import LARGE, SMALL, serving
+from tests.checks.small_pool import LARGE, SMALL, byte_tokenizer, serving
 from tests.simulator.launched import Launched
 
 pytestmark = pytest.mark.process
@@ -173,6 +173,7 @@ def test_what_cannot_be_done_is_told_before_anything_is_asked(
 
 def test_a_server_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "server.log").touch()
+    byte_tokenizer(tmp_path)
     flags = ("--url", "http://127.0.0.1:9", "--model-dir", str(tmp_path))
     ran = run(PAUSE, tmp_path / "out.json", *flags, "--server-log", str(tmp_path / "server.log"))
     assert (ran.code, ran.found["verdict"]) == (5, "INVALID")

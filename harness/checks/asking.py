@@ -49,8 +49,8 @@ class Ask:
 class Asker:
     """Asks the lane's entry server; a context manager that writes the check's evidence.
 
-    A request that fails is evidence too: nothing here raises for it. Raises what `context.pulse` raises: the
-    server has died, or the run is to end.
+    A request that fails is evidence too: nothing here raises for it, unless it had no whole answer in time:
+    TargetError (STALLED). Raises what `context.pulse` raises.
     """
 
     def __init__(self, context: CheckContext, *, timeout_s: float = 600.0) -> None:

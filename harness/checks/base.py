@@ -62,7 +62,8 @@ class CheckContext:
     `folder` is the check's own directory inside the lane's. `start_command` starts a program as a process of
     the run (owned, logged to the given file, stopped with it). `progress(done, total)` feeds the live table.
     `servers` are all of the lane, the entry last; none are known yet when a check is begun early. `pulse` is
-    to be called by whoever waits: it raises when a server has died or the run is to end.
+    to be called by whoever waits: it raises when a server has died, the run is to end, or the check has taken
+    too long.
     """
 
     engine: Engine
