@@ -1,6 +1,7 @@
 """Asking a server while everything is kept: the collecting half of every functional check."""
 
 import math
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
@@ -116,17 +117,20 @@ class Asker:
         self, asks: Sequence[Ask], *, concurrency: int, tick: Callable[[], None] = lambda: None
     ) -> list[Exchange]:
         """Ask all, so many at a time; the answers stand in the order of the questions. `tick` is called
-        meanwhile."""
+        meanwhile. If all are asked at once, none is sent before each has its thread: a quick server would
+        have answered the first by then."""
         first = self._asked
+        gate = threading.Barrier(len(asks) if concurrency == len(asks) else 1)
         pool = ThreadPoolExecutor(max_workers=concurrency, thread_name_prefix="asker")
         try:
-            futures = [pool.submit(self._one, first + index, ask) for index, ask in enumerate(asks)]
+            futures = [pool.submit(self._one, first + index, ask, gate) for index, ask in enumerate(asks)]
             pending = set(futures)
             while pending:
                 _, pending = wait(pending, timeout=POLL_S)
                 self._context.pulse()
                 tick()
         except BaseException:
+            gate.abort()
             pool.shutdown(wait=False, cancel_futures=True)  # freed when the servers are stopped
             raise
         pool.shutdown()
@@ -156,7 +160,7 @@ class Asker:
     def _note_stall(self, error: TargetError) -> None:
         self._stalled = self._stalled or (isinstance(error, RequestFailed) and error.timed_out)
 
-    def _one(self, seq: int, ask: Ask) -> Exchange:
+    def _one(self, seq: int, ask: Ask, gate: threading.Barrier) -> Exchange:
         request_id = f"{uuid.uuid4().hex[:12]}-{ask.leg}-{ask.case}"
         request = GenerateRequest(
             prompt=ask.prompt,
@@ -167,6 +171,7 @@ class Asker:
             use_cache=ask.use_cache,
             request_id=request_id,
         )
+        gate.wait()
         began = time.monotonic()
         fields: dict[str, Any] = {
             "seq": seq,

@@ -1,6 +1,9 @@
 """What a server tells that cannot be: it is an error of that request, and spoils no other evidence."""
 
+import threading
+import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -144,3 +147,40 @@ def test_only_what_was_logged_since_the_check_began_is_read(tmp_path: Path) -> N
     with path.open("a") as file:
         file.write("new\n")
     assert (log.read(), log.facts()) == (4, LogFacts(pauses=(4,)))
+
+
+def test_what_is_asked_at_once_is_sent_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However quick the server is: the last thread begins as late as its start is held up here."""
+    threads: list[str] = []
+    start = threading.Thread.start
+
+    def held_up(self: threading.Thread) -> None:
+        if "asker" in self.name and threads:
+            time.sleep(0.1)
+        threads.append(self.name)
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", held_up)
+    asks = [Ask(leg="all", case=str(n), prompt=(n, n), tokens=2, max_tokens=2) for n in range(8)]
+    with Asker(context_of(tmp_path, Odd())) as asker:
+        answers = asker.ask_all(asks, concurrency=len(asks))
+        began = [answer.started_s for answer in answers]
+        assert max(began) - min(began) < 0.5  # 0.7 s pass until the last thread is there
+        asker.ask_all(asks[:3], concurrency=1)  # nobody waits for the others here
+
+
+def test_an_end_while_they_gather_frees_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(ThreadPoolExecutor):
+        def submit(self, *given: Any, **more: Any) -> Any:
+            if len(self._threads) == 2:
+                raise RuntimeError("can't start new thread")
+            return super().submit(*given, **more)
+
+    monkeypatch.setattr(asking, "ThreadPoolExecutor", Full)
+    asks = [Ask(leg="all", case=str(n), prompt=(n, n), tokens=2, max_tokens=2) for n in range(3)]
+    with Asker(context_of(tmp_path, Odd())) as asker, pytest.raises(RuntimeError, match="new thread"):
+        asker.ask_all(asks, concurrency=len(asks))
+    waiting = [thread for thread in threading.enumerate() if thread.name.startswith("asker")]
+    for thread in waiting:
+        thread.join(timeout=5)
+    assert not any(thread.is_alive() for thread in waiting)
