@@ -153,7 +153,7 @@ def test_the_first_signal_while_lanes_run_interrupts_them(
 def test_a_signal_before_the_lanes_lets_none_start(
     run: Callable[..., tuple[RunDir, RunRecord]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "become_subreaper", lambda: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr(local, "become_subreaper", lambda: os.kill(os.getpid(), signal.SIGTERM))
     begun: list[Any] = []
     place, record = run(lambda *_: begun.append(1))
     assert begun == []

@@ -56,7 +56,7 @@ try:
     after = [gpu.index for gpu in book.lease(2, deadline_s=0).gpus]
 except Exception as error:
     after = str(error)
-answer = [lease.verified, [[finding.code, finding.message, finding.where] for finding in findings], after]
+answer = [[[finding.code, finding.message, finding.where] for finding in findings], after]
 """
 
 
@@ -107,14 +107,13 @@ def test_memory_that_comes_back_late_is_waited_for(machine: Machine) -> None:
         assert lane.program.poll() is None
         machine.gpus[0].used = machine.gpus[1].used = 40
         machine.write()
-        assert lane.answer() == [True, [], [0, 1]]
+        assert lane.answer() == [[], [0, 1]]
 
 
 def test_memory_that_never_comes_back_costs_the_gpu(machine: Machine) -> None:
     with _lane(machine, patience_s=0.3) as lane:
         lane.stdin_line("4242")
-        verified, findings, after = lane.answer()
-    assert verified is False
+        findings, after = lane.answer()
     assert [(code, where) for code, _, where in findings] == [
         ("RELEASE_GPU", "GPU-0"),
         ("GPU_QUARANTINED", "GPU-0"),
@@ -135,8 +134,7 @@ def test_a_gpu_lost_at_the_end_cannot_be_verified(machine: Machine) -> None:
         machine.gpus[1].error = LOST
         machine.write()
         lane.stdin_line("4242")
-        verified, findings, after = lane.answer()
-    assert verified is False
+        findings, after = lane.answer()
     assert [code for code, _, _ in findings] == ["GPU_UNREADABLE", "GPU_QUARANTINED"]
     assert "GPU is lost" in findings[0][1]
     assert after == [2, 3]
@@ -150,7 +148,7 @@ def test_a_stranger_on_the_gpu_is_named(machine: Machine) -> None:
                 machine.gpus[0].used = machine.gpus[1].used = 4
                 machine.write()
                 lane.stdin_line("4242")
-                _, findings, _ = lane.answer()
+                findings, _ = lane.answer()
         finally:
             stranger.kill()
     assert f"pid {stranger.pid} (" in findings[0][1]
