@@ -668,7 +668,7 @@ class TestLife:
 
         monkeypatch.setattr("harness.evidence.recorder.proxy.Proxy.stop", die)
         with Recorder("http://127.0.0.1:9", out) as recorder:
-            pass
+            assert not recorder.lost_evidence
         assert "RuntimeError: planted" in str(recorder.lost_evidence)
 
     def test_evidence_is_never_overwritten(self, out: Path) -> None:

@@ -68,7 +68,7 @@ def test_a_killed_run_is_not_alive(run: RunDir, holder: subprocess.Popen[str]) -
     holder.wait()
     assert not run.alive()
     with run.hold():
-        pass
+        assert run.alive()
 
 
 @pytest.mark.process
@@ -83,8 +83,8 @@ def test_a_program_that_the_run_started_does_not_keep_it_alive(run: RunDir) -> N
 
 
 def test_who_asks_all_the_time_does_not_keep_the_run_from_being_held(run: RunDir) -> None:
-    with run.hold():
-        pass
+    with run.hold():  # makes the lock file
+        assert run.alive()
     end = time.monotonic() + 0.5
     asking = threading.Thread(
         target=lambda: [run.alive() for _ in iter(lambda: time.monotonic() < end, False)]
@@ -92,8 +92,9 @@ def test_who_asks_all_the_time_does_not_keep_the_run_from_being_held(run: RunDir
     asking.start()
     for _ in range(20):
         with run.hold():
-            pass
+            assert run.alive()
     asking.join()
+    assert not run.alive()
 
 
 @pytest.mark.parametrize("kind", ["fifo", "link", "folder"])
