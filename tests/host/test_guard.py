@@ -69,7 +69,8 @@ def test_kill_9_of_the_harness_leaves_nothing(tmp_path: Path, run_id: str, numbe
     assert "STILL ALIVE" not in text
 
 
-SHM_HARNESS = f"""
+# A harness whose server uses shared memory, up to where the guardian knows of it.
+SHM_SERVER = f"""
 import os, pathlib, sys, time
 from harness.host.guard import Guard
 from harness.host.process import ManagedProcess
@@ -82,7 +83,8 @@ with Guard(folder) as guard:
     while b"ready" not in server.log.read_bytes():
         time.sleep(0.01)
     guard.watch_shm([closed])
-    print("up", guard.pid, flush=True)
+"""
+SHM_HARNESS = f"""{SHM_SERVER}    print("up", guard.pid, flush=True)
     time.sleep(60)
 """
 
@@ -176,20 +178,7 @@ def test_a_run_directory_that_is_gone_does_not_save_the_servers(tmp_path: Path, 
     assert server.poll() == -signal.SIGTERM
 
 
-FORGETFUL = f"""
-import os, pathlib, sys, time
-from harness.host.guard import Guard
-from harness.host.process import ManagedProcess
-folder, run_id, held, closed, stranger = pathlib.Path(sys.argv[1]), *sys.argv[2:]
-
-with Guard(folder) as guard:
-    server = ManagedProcess.start([sys.executable, {str(CHILD)!r}, "shared_memory", held, closed, stranger],
-        env=dict(os.environ), cwd=folder, log=folder / "server.log", marker=run_id + ":shm", name="shm")
-    guard.watch(server)
-    while b"ready" not in server.log.read_bytes():
-        time.sleep(0.01)
-    guard.watch_shm([closed])
-    guard.watch_names([run_id + "-named*"])
+FORGETFUL = f"""{SHM_SERVER}    guard.watch_names([run_id + "-named*"])
     print(guard.pid, flush=True)
     while not guard.losses:
         time.sleep(0.01)
