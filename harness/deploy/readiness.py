@@ -235,7 +235,7 @@ def _check(deadline: Deadline, server: RunningServer) -> None:
     raise TargetError(
         f"{server.engine.name} server `{server.launch.lane}` was not ready after {limit}; {last}",
         cause="; ".join(seen) or "it hangs, or it loads more slowly than the scenario allows",
-        fix=f"raise timeouts.start_s if it was still working{server.last_words()}",
+        fix=f"raise that limit if it was still working{server.last_words()}",
         evidence=str(server.log),
         code=Code.START_TIMEOUT,
     )
