@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, Field
 from harness.engines.base import Engine
 from harness.evidence.fingerprint import Fingerprint
 from harness.evidence.record import CheckResult, PairResult
-from harness.scenario.model import FlagValue, Frozen, Pair, Scalar
+from harness.scenario.model import Frozen, Pair, Scalar
 
 
 class Command(Protocol):
@@ -51,7 +51,6 @@ class ServerView:
     base_url: str
     log: Path
     config: Mapping[str, Scalar | None]
-    flags: Mapping[str, FlagValue]
     version: str = ""
 
 

@@ -105,7 +105,6 @@ def _context(check: PlannedCheck, planned: PlannedLane, up: Deployment, shop: Wo
                 base_url=server.launch.base_url,
                 log=server.log,
                 config=dict(record.effective_config),
-                flags=server.launch.flags,
                 version=record.version,
             )
             for server, record in zip(up.servers, up.records, strict=True)

@@ -90,7 +90,7 @@ def connect(given: argparse.Namespace) -> RunningServer:
         served = ENGINE.served_model(client)
         config = ENGINE.effective_config(client, log)
     role = "master" if config.get("run_mode") == "pd_master" else "normal"
-    view = ServerView(role=role, engine=ENGINE, base_url=url, log=log, config=config, flags={})
+    view = ServerView(role=role, engine=ENGINE, base_url=url, log=log, config=config)
     return RunningServer(url, view, served.name, given.model_dir, given.output)
 
 

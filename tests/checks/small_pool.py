@@ -47,7 +47,7 @@ def context_of(server: Launched, folder: Path, **more: Any) -> CheckContext:
     engine, url = ENGINES["lightllm"], f"http://127.0.0.1:{server.port}"
     with Client(url) as client:
         config = engine.effective_config(client, server.path)
-    view = ServerView(role="normal", engine=engine, base_url=url, log=server.path, config=config, flags={})
+    view = ServerView(role="normal", engine=engine, base_url=url, log=server.path, config=config)
     return CheckContext(
         engine=engine,
         base_url=url,

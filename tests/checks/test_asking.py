@@ -143,7 +143,7 @@ def test_only_what_was_logged_since_the_check_began_is_read(tmp_path: Path) -> N
     path = tmp_path / "server.log"
     path.write_text("old\n" * 3)
     engine: Any = Reader()
-    log = asking._Log(ServerView(role="normal", engine=engine, base_url="", log=path, config={}, flags={}))
+    log = asking._Log(ServerView(role="normal", engine=engine, base_url="", log=path, config={}))
     with path.open("a") as file:
         file.write("new\n")
     assert (log.read(), log.facts()) == (4, LogFacts(pauses=(4,)))

@@ -80,9 +80,7 @@ def lane(folder: Path, decode: Node, **config: Any) -> Iterator[CheckContext]:
         node, front = Vllm(), VllmRouter()
 
         def view(role: str, url: str, engine: Vllm, told: dict[str, Any]) -> ServerView:
-            return ServerView(
-                role=role, engine=engine, base_url=url, log=log, config=told, flags={}, version="1"
-            )
+            return ServerView(role=role, engine=engine, base_url=url, log=log, config=told, version="1")
 
         check = folder / "pd" / "pd-parity"
         check.mkdir(parents=True)

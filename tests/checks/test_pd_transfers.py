@@ -31,7 +31,7 @@ class Engine:
 
 def counting(folder: Path, **nodes: Engine) -> Counting:
     views: Any = [
-        ServerView(role=role, engine=engine, base_url="http://127.0.0.1:1", log=folder, config={}, flags={})  # type: ignore[arg-type]
+        ServerView(role=role, engine=engine, base_url="http://127.0.0.1:1", log=folder, config={})  # type: ignore[arg-type]
         for role, engine in nodes.items()
     ]
     context: Any = CheckContext(
